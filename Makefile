@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Compiled once, not by each of the forty processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-types sweep-export sweep-vllm sweep-positions sweep-settings sweep-explorer docs clean
+.PHONY: install demo claims check test lint bench sweep-attack sweep-chips sweep-memory sweep-saved sweep-types sweep-export sweep-vllm sweep-positions sweep-settings sweep-explorer sweep-parallel docs docs-pages clean
 
 install: $(READY)
 
@@ -67,6 +67,10 @@ sweep-export: $(READY)
 sweep-positions: $(READY)
 	MILEPOST_SWEEP=1 $(BIN)/python -m pytest -n 2 tests/hf/test_positions.py
 
+# Attention over 2 and 4 processes beside that of one: every method by every way; about half an hour.
+sweep-parallel: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.sweeps.parallel --out docs/sweeps/parallel.md
+
 # The explorer's page in a browser: times, memory and sizes.
 sweep-explorer: $(READY)
 	$(BIN)/python -m tests.sweeps.explorer
@@ -79,7 +83,16 @@ sweep-vllm:
 sweep-settings: $(READY)
 	MILEPOST_SWEEP=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
-docs: $(READY)
+# The guide and these pages as one site in out/site, every chapter run; needs Python 3.11 (guide/WRITING.md).
+docs: $(VENV)/.docs docs-pages
+	PYTHONPATH=. $(BIN)/python -m guide build
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
+# The pages of docs/ that are written from the package and the stores.
+docs-pages: $(READY)
 	printf '# Every method\n\n`make docs` writes this page, from `milepost methods --markdown`.\n\n' > docs/methods.md
 	$(BIN)/milepost methods --markdown >> docs/methods.md
 	$(BIN)/python -m milepost.configs.names > docs/names.md

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import milepost as mp
@@ -22,8 +25,31 @@ STRETCHES = {
 
 
 LEAKY = mp.Scheme(mp.Rope(64), mp.LeakyRerope(512, 16), mp.causal)
-INV_LEAKY = {"InvLeaky, as in training": mp.Scheme(mp.Rope(64), mp.LeakyRerope(256, 1 / 16), mp.causal)}
+INV_LEAKY = {
+    "InvLeaky": mp.Scheme(mp.Rope(64), mp.LeakyRerope(256, 1 / 16), mp.causal),
+    "plain RoPE": mp.Scheme(mp.Rope(64), mp.causal),
+}
 """Distances are stretched in training, so that plain RoPE meets no new ones at eight times the length."""
+
+
+def inv_leaky() -> Analysis:
+    """InvLeaky beside the RoPE that its model runs with, which is its lesson."""
+    found = explore.distance_map(INV_LEAKY, length=1024)
+    most = float(np.nanmax(found["InvLeaky, last token"]))
+    return replace(
+        found,
+        title="InvLeaky is trained with far distances stretched, so that plain RoPE meets no larger ones when run "
+        "longer",
+        says=f"{found.says} Plain RoPE meets no larger one up to {math.floor(most) + 1:,} tokens.",
+        settings=f"{found.settings}, as in training; plain RoPE, as it runs afterwards, comes to {most:,.0f} only in "
+        f"{math.floor(most) + 1:,} tokens",
+    )
+
+
+def hwfa() -> Analysis:
+    """HWFA by its name, which a schedule does not know."""
+    found = explore.distance_map(mp.hwfa(12, 64, 512), length=1024, trained=512)
+    return replace(found, title=f"HWFA: {found.title[0].lower()}{found.title[1:]}")
 
 
 def xl() -> mp.TransformerXL:
@@ -50,8 +76,8 @@ PICTURES: dict[str, Callable[[], Analysis]] = {
     "shift_map": lambda: explore.shift_map(xl()),
     "distance_map": explore.distance_map,
     "distance_map_leaky": lambda: explore.distance_map({"Leaky ReRoPE": LEAKY}, length=4096, trained=1024),
-    "distance_map_invleaky": lambda: explore.distance_map(INV_LEAKY, length=1024),
-    "distance_map_hwfa": lambda: explore.distance_map(mp.hwfa(12, 64, 512), length=1024, trained=512),
+    "distance_map_invleaky": inv_leaky,
+    "distance_map_hwfa": hwfa,
     "kept_terms": explore.kept_terms,
     "cope_counts": lambda: explore.cope_counts(opens={".": 1.0, "reads": 0.5}),
     "patch_scores": explore.patch_scores,

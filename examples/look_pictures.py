@@ -23,6 +23,10 @@ from milepost.explore.unseen import drawn_losses
 Numbers = NDArray[np.float64]
 TRAINED, SINKS, QUERIES = 8192, 4, 1024
 MODEL, KEY_HEADS, PAIRS, UNSEEN = "SmolLM2-135M-Instruct", 3, 32, 12
+EARLY = 12
+"""Layers before those that have sinks."""
+WINDOW, AT = 3 * TRAINED // 4, TRAINED // 4
+"""What "ReRoPE, sinks kept" comes to for a model trained at this length."""
 ROWS = "unchanged", "with ReRoPE, sinks kept"
 
 
@@ -54,8 +58,17 @@ def heads(folder: Path, length: int) -> Analysis:
     rows = rows_of(read(folder / f"heads_{length}.json"), length)
     layers, count = rows[ROWS[0]]["sinks"].shape
     settings = settings_of(MODEL, (layers, count, KEY_HEADS), TRAINED, length, QUERIES, SINKS)
+    settings += (
+        f" · ReRoPE: keys {WINDOW:,} and more back are read at distance {AT:,}; sinks kept: other far keys have their "
+        f"scores lowered, the first {SINKS} tokens do not"
+    )
     on_sinks = " and ".join(f"{100 * float(rows[row]['sinks'].mean()):.1f} % {row}" for row in ROWS)
-    title = f"{layers * count} heads in {length:,} tokens: weight on the first four (sinks) is {on_sinks}"
+    before, after = (float(rows[row]["effective window"][:EARLY].mean()) for row in ROWS)
+    change = "double" if round(after / before) == 2 else "grow" if after > before else "shrink"
+    title = (
+        f"{layers * count} heads in {length:,} tokens: weight on the first four (sinks) is {on_sinks}; windows of "
+        f"layers 0–{EARLY - 1} {change}, {before:,.0f} to {after:,.0f}"
+    )
     return Analysis("look", title, said_of(rows, length), tuple(arrays_of(rows)), tuple(maps_of(rows)), settings, 3)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Generator
 
 import pytest
 
-FIRST = ("test_ray_cluster.py", "test_ray.py", "test_parallel.py")
+FIRST = ("test_ray_cluster.py", "test_ray.py", "test_parallel.py", "test_ranks.py")
 """Files whose tests share what takes half a minute to make, much of it spent waiting. At the end of a run they would be
 dealt out to several processes, each of which makes it anew."""
 

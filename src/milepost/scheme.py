@@ -24,6 +24,7 @@ from milepost.numerics.precision import exact_device, float_type, returned
 from milepost.seams import demand
 from milepost.seams.arguments import from_plain, spell, to_plain
 from milepost.seams.equation import equation
+from milepost.seams.heads import taken
 from milepost.seams.known import Known
 from milepost.seams.parts import Parts
 from milepost.seams.verbs import answers
@@ -239,6 +240,24 @@ class Scheme(Parts):
     def attention(self) -> Scheme:
         """The scheme without the parts that act on the token embeddings. Weights are shared."""
         return self._inside[0] if self._inside else self
+
+    def take_heads(self, first: int, count: int) -> Scheme:
+        """Return the scheme of the query heads first … first + count − 1, for a device that has these alone.
+
+            attend(q[:, 4:8], k[:, 1:2], v[:, 1:2], scheme.take_heads(4, 4))
+
+        Weights are shared, so that a gradient reaches those of these heads.
+        """
+        demand.whole(Scheme.take_heads, "first", first, least=0)
+        demand.whole(Scheme.take_heads, "count", count)
+        if self.heads is not None and first + count > self.heads:
+            raise ValueError(
+                f"scheme.take_heads(first={first}, count={count}): the scheme has {self.heads} heads, and these end at "
+                f"{first + count}"
+            )
+        found = Scheme(*(taken(part, first, count) for part in self.parts))
+        found.trained = self.trained
+        return found
 
     def same_as(self, other: object) -> bool:
         """Return True if the other scheme is built the same way. Weights are not compared: they are in state_dict()."""

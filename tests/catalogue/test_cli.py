@@ -9,12 +9,16 @@ import runpy
 import sys
 
 import pytest
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 import milepost as mp
+from milepost.catalogue.elsewhere import elsewhere
 from milepost.catalogue.groups import GROUPS
+from milepost.catalogue.names.chinese import GROUPS as GROUPS_IN_CHINESE
+from milepost.catalogue.names.chinese import LINES
+from milepost.catalogue.names.spelling import ALSO, plain
 from milepost.catalogue.sheet import sheets
-from milepost.catalogue.spelling import ALSO, plain
 from milepost.cli import app, main
 
 SHEETS = sheets()
@@ -165,6 +169,15 @@ def test_what_cannot_be_asked_together():
         (["StreamingLLM", "streaming"], "Stream"),
         (["Dual chunk attention"], "DualChunk"),
         (["HWFA"], "hwfa"),
+        (["线性内插", "PI", "位置内插"], "Interpolate"),
+        (["XLNet", "xlnet式"], "TransformerXL"),
+        (["BLOOM", "Baichuan", "百川"], "Alibi"),
+        (["融合式"], "FusedRope"),
+        (["层次分解"], "Hierarchical"),
+        (["Su", "RoFormer", "旋转位置编码"], "Rope"),
+        (["NBCE", "hf.nbce", "朴素贝叶斯"], "hf.nbce"),
+        (["MemWalker"], "hf.MemWalker"),
+        (["extend"], "hf.extend"),
     ],
 )
 def test_a_name_may_be_spelled_as_people_do(names: list[str], method: str):
@@ -173,9 +186,49 @@ def test_a_name_may_be_spelled_as_people_do(names: list[str], method: str):
 
 
 def test_what_the_field_says_besides_names_a_method_and_takes_no_name_away():
-    assert set(ALSO.values()) <= set(NAMES)
-    own = {plain(word) for sheet in SHEETS for word in (sheet.name, sheet.title) if word}
+    assert set(ALSO.values()) <= {*NAMES, *(sheet.name for sheet in elsewhere())}
+    own = {plain(word) for sheet in [*SHEETS, *elsewhere()] for word in (sheet.name, sheet.title) if word}
     assert not {plain(word) for word in ALSO} & own
+
+
+def test_what_needs_transformers_has_a_page_without_it():
+    printed = run("methods", "NBCE")
+    assert printed.splitlines()[1].startswith("hf.nbce(model: Any, contexts: Sequence[object], ")
+    assert "Su, 2023, kexue.fm/archives/9617" in printed
+    assert printed.endswith("Example\n  from milepost.hf import nbce\n")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 160])
+def test_the_list_in_chinese_has_every_line_and_keeps_to_the_width(columns: int):
+    printed = run("methods", "--lang", "zh", columns=columns)
+    assert max(map(cell_len, printed.splitlines())) <= columns
+    for each in SHEETS:
+        assert each.name in printed
+    assert "RoPE 的拉伸 · 作为旋转的参数" in printed
+
+
+def test_no_line_of_chinese_is_left_out():
+    printed = run("methods", "--lang", "zh", "--markdown")
+    assert all(f"| `{each.name}` | {LINES[each.name]} |" in printed for each in SHEETS)
+
+
+def test_every_method_and_function_has_a_line_of_chinese_and_no_line_is_left_over():
+    named = {*NAMES, *(sheet.name for sheet in elsewhere() if sheet.name.startswith("hf."))}
+    assert set(LINES) == named
+    assert set(GROUPS_IN_CHINESE) == {group.title for group in GROUPS}
+    for name, line in LINES.items():
+        assert re.search("[\u4e00-\u9fff]", line), name
+        assert line.endswith("。"), name
+        assert not re.search("[\u4e00-\u9fff] +[\u4e00-\u9fff]|[\u4e00-\u9fff][,;:?!]", line), name
+
+
+def test_a_page_in_chinese():
+    printed = run("methods", "线性内插", "--lang", "zh")
+    assert "线性内插（PI）：所有频率除以同一个倍数，等于把位置按比例压缩。" in printed
+    assert "\n怎样组合\n" in printed
+    assert run("methods", "Rope", "--markdown", "--lang", "zh").splitlines()[6] == LINES["Rope"]
+    assert "| 方法 | 做什么 |" in run("methods", "--markdown", "--lang", "zh")
+    assert refused("methods", "--lang", "de") == "milepost: methods --lang de: give en or zh\n"
 
 
 # Other forms

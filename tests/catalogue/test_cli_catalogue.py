@@ -12,7 +12,8 @@ import milepost as mp
 from milepost.backends import BACKENDS
 from milepost.catalogue import words
 from milepost.catalogue.examples import CALLS, EXAMPLES, WIDEST
-from milepost.catalogue.sheet import find, sheets
+from milepost.catalogue.find import find
+from milepost.catalogue.sheet import sheets
 from tests.cases import exported_methods
 
 SHEETS = {sheet.name: sheet for sheet in sheets()}

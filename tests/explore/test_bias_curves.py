@@ -99,14 +99,19 @@ def test_what_swings_is_drawn_as_a_running_mean_and_its_range_and_the_mildest_he
     added, shares = found.pictures
     ranges = dict(zip((curve.name for curve in added.panel.curves), added.ranges, strict=True))  # type: ignore[attr-defined]
     assert [name for name, each in ranges.items() if each] == ["Sandwich, 128 channels"]
-    run = 2 * (len(found["distance"]) // 32) + 1
     line = next(curve for curve in added.panel.curves if curve.name.startswith("Sandwich"))  # type: ignore[attr-defined]
-    assert line.points[200].y == pytest.approx(found["Sandwich"][200 - run // 2 : 201 + run // 2].mean())
+    # The mean of the 513 distances around, between those that are drawn too.
+    middle = int(line.points[200].x)
+    every = explore.bias_curves(points=8192)["Sandwich"][middle - 256 : middle + 257]
+    assert line.points[200].y == pytest.approx(every.mean())
+    assert "Sandwich: mean of the 513 distances around, their range pale" in found.settings
     assert "ALiBi's slope is 1/2 in head 0, the steepest, and 1/256 in the head drawn" in found.settings
     assert list(shares.lines) == ["RoPE", "xPos"]  # type: ignore[attr-defined]
-    # The label of FIRE is its formula.
-    name = next(each for each in ranges if each.startswith("FIRE"))
-    assert name == "FIRE, −8·ln(1 + 0.1n)/ln(1 + 0.1·8,191)"
+    assert "FIRE, ends at −8 at every length above 512" in ranges
+    for length in (513, 8192):
+        assert explore.bias_curves(length=length)["FIRE"][-1] == pytest.approx(-8, abs=1e-5)
+    assert explore.bias_curves(length=100)["FIRE"][-1] > -7
+    assert "FIRE: −8·ln(1 + 0.1n)/ln(1 + 0.1·8,191)" in found.settings
     for n in (1, 100, 8191):
         at = int(np.abs(found["distance"] - n).argmin())
         exact = -8 * math.log(1 + 0.1 * found["distance"][at]) / math.log(1 + 0.1 * 8191)

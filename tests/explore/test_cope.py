@@ -61,7 +61,7 @@ def test_words_of_one_sentence_share_a_count_where_full_stops_open_the_gates():
     found = explore.cope_counts()
     counts = found["counted"][-1]
     assert np.allclose(counts, [3] * 6 + [2] * 3 + [1] * 5 + [0] * 3, atol=0.01)
-    assert "are 17 words; the gates count 3.00." in found.says
+    assert "'?' is 16 words and marks after the first word; the gates between count 3.00." in found.says
     texts = [each.text for each in ElementTree.fromstring(found.svg()).iter("{http://www.w3.org/2000/svg}text")]
     assert {"Alice", "sleeps", "count", "distance", "+0.36"} <= set(texts)
 

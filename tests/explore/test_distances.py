@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 
 import milepost as mp
 from milepost import explore
+from milepost.explore.pictures.picture import drawn
 
 ROPE = mp.Rope(64)
 
@@ -89,9 +91,38 @@ def test_a_stream_sees_its_cache_without_a_gap():
 
 def test_hwfa_has_windows_and_one_layer_without_positions():
     found = explore.distance_map(mp.hwfa(4, 64, 128), length=128)
-    assert "layers 0–2: 32 keys, at most 31 away; layer 3: 128 keys, at most 0 away" in found.says
+    assert "layers 0–2: 32 keys, at most 31 away; layer 3: 128 keys, their distance is not read" in found.says
     map_by_hand(found, "layers 0–2", lambda i, j: i - j if 0 <= i - j < 32 else None)
     map_by_hand(found, "layer 3", lambda i, j: 0 if j <= i else None)
+
+
+def test_what_reads_no_distance_has_no_shades_and_no_curve():
+    found = explore.distance_map(mp.hwfa(12, 64, 512), length=1024, trained=512)
+    assert found.title == "Layers 0–10 see a window, layer 11 sees all keys but no distance"
+    pictures: Any = found.pictures
+    window, whole, last = pictures
+    assert (window.limits, window.flat) == ((0, 34), "")
+    assert (whole.flat, whole.marked) == ("no distance read", ())
+    drawing = drawn("", [whole])
+    assert "no distance read" in drawing
+    # No bar of shades, so the cells are the only image.
+    assert (drawing.count("<image"), drawn("", [window]).count("<image")) == (1, 2)
+    # The window's curve alone, over its own keys; the trained length is far above.
+    assert [(curve.name, curve.points[-1].x, curve.points[-1].y) for curve in last.panel.curves] == [
+        ("layers 0–10", 34, 34)
+    ]
+    assert 34 < last.panel.x.knots[-1][0] < 50
+    assert 34 < last.panel.y.knots[-1][0] < 40
+    assert last.panel.level is None
+    assert last.panel.y_name.endswith("trained length, 512, is above")
+    assert last.panel.x_name.endswith("none past 34")
+
+
+def test_a_leaky_method_says_what_a_far_token_counts():
+    for factor, said in ((16, "1/16"), (1 / 16, "16")):
+        part = mp.LeakyRerope(10, factor)
+        found = explore.distance_map({"it": mp.Scheme(ROPE, part, mp.causal)}, length=40)
+        assert found.settings.endswith(f"it: past 10 each token counts {said}")
 
 
 def test_layers_alike_share_a_map_and_more_than_three_are_refused():
@@ -122,8 +153,8 @@ def test_what_does_not_rotate_is_titled_by_what_reads_distances():
     rotated = explore.distance_map(mp.Scheme(ROPE, mp.causal), length=16)
     assert (rotated.title, rotated.pictures[0].title) == ("Distances as the rotation sees them", "Rope(64)")
     none = explore.distance_map(mp.Scheme(mp.causal), length=16)
-    assert none.pictures[0].title == "no distances"
-    assert "no distances: 16 keys, at most 0 away (nothing reads distances)." in none.says
+    assert [each.title for each in none.pictures] == ["no distances"]
+    assert "no distances: 16 keys, their distance is not read." in none.says
     mixed = explore.distance_map({"RoPE": mp.Scheme(ROPE, mp.causal), "T5": mp.Scheme(mp.T5Bias(4), mp.causal)})
     assert mixed.title == "Distances as the methods read them"
 
@@ -149,5 +180,6 @@ def test_a_title_says_that_every_distance_was_trained_where_that_is_so():
     ):
         assert explore.distance_map(rerope, length=1024, trained=trained).title.startswith(title)
     # Layers of one model are no two ways.
-    assert explore.distance_map(mp.hwfa(12, 64, 512), length=1024, trained=512).title.startswith("Every distance")
+    layers = mp.Schedule([rerope, mp.Scheme(mp.Rope(8), mp.Rerope(256), mp.causal)])
+    assert explore.distance_map(layers, length=1024, trained=513).title.startswith("Every distance")
     assert "Dual chunks: distances start again at each chunk" in explore.distance_map(length=4096).settings

@@ -27,11 +27,11 @@ def chunked(i: int) -> int:
 def test_each_pair_has_the_coordinate_that_published_models_give_it():
     found = explore.patch_scores()
     assert found["coordinate of M-RoPE, blocks"].tolist() == [chunked(i) for i in range(64)]
-    assert found["coordinate of M-RoPE, in turn"].tolist() == [interleaved(i) for i in range(64)]
+    assert found["coordinate of M-RoPE, interleaved"].tolist() == [interleaved(i) for i in range(64)]
     assert found["coordinate of axial"].tolist() == [i // 32 for i in range(64)]
     assert found["coordinate of two parts"].tolist() == [i // 32 for i in range(64)]
     plain = [10000.0 ** (-2 * i / 128) for i in range(64)]
-    for name in ("M-RoPE, blocks", "M-RoPE, in turn"):
+    for name in ("M-RoPE, blocks", "M-RoPE, interleaved"):
         np.testing.assert_allclose(found[f"step of {name}"], plain, rtol=1e-12)
     for name in ("axial", "two parts"):
         np.testing.assert_allclose(
@@ -39,7 +39,7 @@ def test_each_pair_has_the_coordinate_that_published_models_give_it():
         )
 
 
-@pytest.mark.parametrize(("name", "axis_of"), [("M-RoPE, blocks", chunked), ("M-RoPE, in turn", interleaved)])
+@pytest.mark.parametrize(("name", "axis_of"), [("M-RoPE, blocks", chunked), ("M-RoPE, interleaved", interleaved)])
 def test_scores_of_equal_patches_are_the_mean_of_cosines(name: str, axis_of: Any):
     found = explore.patch_scores(rows=5, columns=7, at=(1, 4))
     for y in range(5):
@@ -65,7 +65,7 @@ def test_contents_are_rotated_pair_by_pair():
 
 def test_sections_in_blocks_hardly_see_columns_and_dealt_out_ones_see_both_ways_alike():
     found = explore.patch_scores()
-    blocks, dealt = found["M-RoPE, blocks"], found["M-RoPE, in turn"]
+    blocks, dealt = found["M-RoPE, blocks"], found["M-RoPE, interleaved"]
     assert 1 - blocks[12, -1] < (1 - blocks[-1, 12]) / 100
     assert 0.5 < (1 - dealt[12, -1]) / (1 - dealt[-1, 12]) < 2
     assert np.abs(found["axial"] - found["two parts"]).max() < 1e-12
@@ -79,7 +79,7 @@ def test_bars_show_of_each_coordinate_its_pairs_and_how_fast_they_turn():
     bars: Any = found.pictures[0]
     shown = {name: row[0].values[0] for name, row in zip(bars.rows, bars.tiles, strict=True)}
     assert list(shown)[:2] == ["axial: down, 32", "axial: across, 32"]
-    for name, coordinates in (("axial", ("down", "across")), ("M-RoPE, in turn", ("time", "down", "across"))):
+    for name, coordinates in (("axial", ("down", "across")), ("M-RoPE, interleaved", ("time", "down", "across"))):
         owner, step = found[f"coordinate of {name}"], found[f"step of {name}"]
         for which, coordinate in enumerate(coordinates):
             bar = next(values for row, values in shown.items() if row.startswith(f"{name}: {coordinate},"))

@@ -339,13 +339,16 @@ def test_the_least_of_a_map_is_not_the_paper():
 
 
 def test_a_running_mean_and_a_range_around_it():
-    from milepost.explore.pictures.curves import extremes, smoothed
+    from milepost.explore.pictures.curves import around, smoothed
 
     values = np.array([1.0, 5.0, 3.0, 7.0, 2.0, 8.0])
     assert smoothed(values, 3).tolist() == [1.0, 3.0, 5.0, 4.0, pytest.approx(17 / 3), 8.0]
-    low, high = extremes(values, 3)
-    assert low.tolist() == [1.0, 1.0, 3.0, 2.0, 2.0, 2.0]
-    assert high.tolist() == [5.0, 5.0, 7.0, 7.0, 8.0, 8.0]
+    # Of every value, also of those between the places; no mean where values are on one side alone.
+    mean, low, high = around(values, np.array([0, 2, 4, 5]), 3)
+    assert mean.tolist()[1:3] == [5.0, pytest.approx(17 / 3)]
+    assert np.isnan(mean[[0, 3]]).all()
+    assert low.tolist() == [1.0, 3.0, 2.0, 2.0]
+    assert high.tolist() == [5.0, 7.0, 8.0, 8.0]
 
 
 def test_strips_have_one_scale_and_a_shade_over_just_its_values():

@@ -151,25 +151,51 @@ def test_what_has_no_bands_is_refused():
         explore.score_bound(PLAIN, ridge=-1)
 
 
-def test_values_met_at_trained_distances_are_outlined_and_slow_pairs_leave_them():
-    found = explore.score_bands(mp.Rope(128))
-    met = found["distance"] <= 4096
-    names = ["all 64 pairs", "16 fastest pairs", "32 pairs between", "16 slowest pairs"]
+def test_values_met_at_trained_distances_are_read_at_every_one():
+    found = explore.score_bands(PLAIN)
+    cosines = np.array([[math.cos(s * 10_000.0 ** (-n / 64)) for n in range(64)] for s in range(8192)])
+    bands = {"all 64 pairs": (0, 64), "16 fastest pairs": (0, 16), "32 pairs between": (16, 48)}
+    bands |= {"16 slowest pairs": (48, 64)}
     pictures: Any = found.pictures
-    assert [each.title.removeprefix("The score of ").removeprefix("the ") for each in pictures] == names
-    for picture, name in zip(pictures, names, strict=True):
-        values = found[name]
-        assert picture.outlined[:2] == (values[met].min(), values[met].max())
-        low = min(point.y for point in picture.ranges[0])
-        assert low == values.min()
-    slow = found["16 slowest pairs"]
-    assert slow[~met].min() < slow[met].min()
+    assert [each.title.removeprefix("The score of ").removeprefix("the ") for each in pictures] == [*bands]
+    for picture, (name, (first, last)) in zip(pictures, bands.items(), strict=True):
+        values = cosines[:, first:last].sum(1)
+        met, past = values[:4096], values[4096:]
+        assert picture.outlined[:2] == pytest.approx((met.min(), met.max()), abs=1e-9)
+        assert found[f"{name}: least past it"] == pytest.approx(past.min(), abs=1e-9)
+        assert found[f"{name}: distances below"] == (past < met.min()).sum()
+        assert min(point.y for point in picture.ranges[0]) == pytest.approx(values.min(), abs=1e-9)
+        assert max(point.y for point in picture.ranges[0]) == pytest.approx(values.max(), abs=1e-9)
+        # The mean of 257 distances, and none where fewer are around.
+        at = found["distance"].astype(int)
+        inside = (at >= 128) & (at < 8192 - 128)
+        line = {point.x: point.y for point in picture.panel.curves[0].points if math.isfinite(point.y)}
+        assert [*line] == at[inside].tolist()
+        assert [*line.values()] == pytest.approx([values[n - 128 : n + 129].mean() for n in at[inside]], abs=1e-9)
+    below = {name: int(found[f"{name}: distances below"]) for name in bands}
+    assert [*below.values()] == [141, 2, 0, 4096]
+    assert [float(found[f"{name}: least in training"]) for name in bands] == pytest.approx(
+        [-8.363, -9.318, -9.744, 0.696], abs=5e-4
+    )
+    assert float(found["all 64 pairs: least past it"]) == pytest.approx(-13.587, abs=5e-4)
+    assert float(found["16 fastest pairs: least past it"]) == pytest.approx(-10.173, abs=5e-4)
     assert "and to -1.3 past it" in found.says
     assert found.title.endswith(
-        "past it the 16 slowest pairs and the sum of all fall below every value met in training"
+        "past it the 16 slowest pairs stay below every value met in training; the sum dips below at 141 of 4,096 "
+        "distances"
     )
-    everything = found["all 64 pairs"]
-    assert everything[~met].min() < everything[met].min()
+    assert "mean of the 257 distances around" in found.settings
+    # How many distances are drawn changes nothing of what was met.
+    assert explore.score_bands(PLAIN, points=9).says == found.says
     # The slowest pair is past its trough, and comes back.
     calm = explore.score_bands(mp.Rope(16), trained=12_000, length=13_000, band=1)
     assert calm.title == "Scores do not jump at the trained length"
+
+
+def test_the_mean_over_many_queries_is_read_from_two():
+    q, k = drawn(9, 16)
+    found = explore.before_after(q, k, before=mp.Rope(16), after=mp.Xpos(16), trained=50, length=120, points=120)
+    for when, rope in (("before", mp.Rope(16)), ("after", mp.Xpos(16))):
+        scheme = mp.Scheme(rope, mp.Scale(1.0), mp.causal)
+        wanted = scheme.curve(q, k, torch.arange(120), 120).mean(0).numpy()
+        assert np.allclose(found[f"all 8 pairs, {when}"], wanted, rtol=0, atol=1e-12)

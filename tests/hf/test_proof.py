@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.falcon_h1 import FalconH1Config, FalconH1ForCausalLM
 from transformers.models.flex_olmo import FlexOlmoConfig, FlexOlmoModel
@@ -25,9 +25,9 @@ from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
 import milepost as mp
 from milepost.hf import extend, load, measure, restore
 from milepost.hf.model import proof
-from milepost.hf.model.extension import by_itself, demand_way
+from milepost.hf.model.extension import by_itself, demand_way, extension_of
 from milepost.hf.model.models import KNOWN, layers_of
-from milepost.hf.model.twin import layers_kept
+from milepost.hf.model.twin import SMALL, Empty, idle_once, layers_kept, shrunk, twin_of
 
 UNLISTED = (
     "afmoe", "aria_text", "axk1", "cohere2_moe", "cwm", "diffllama", "ernie4_5_moe", "exaone_moe", "falcon_h1",
@@ -423,6 +423,81 @@ def test_a_twin_keeps_a_layer_of_every_kind():
     assert layers_kept(["a", "a", "b", "a", "b"]) == [0, 1, 2]
     assert layers_kept(["a", "b", "a", "b", "a", "a"], shared=2) == [0, 1, 4]
     assert layers_kept(["a", "b", "a", "b", "a", "b"], shared=2) == [0, 1, 4, 5]
+    idle, far = (None, "linear_attention"), ("Rope(8)", "full_attention")
+    assert idle_once([0, 1, 2, 3, 4], [idle, far, idle, far, (None, "conv")]) == [0, 1, 3, 4]
+
+
+def small_gemma4(layers: int = 2) -> Any:
+    """Gemma 4, whose layers without a window have wider heads: its config says so by their numbers."""
+    if "gemma4_text" not in CONFIG_MAPPING:
+        pytest.skip("this transformers has no gemma4_text")
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING["gemma4_text"](
+        hidden_size=32, intermediate_size=32, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, global_head_dim=16, vocab_size=64, vocab_size_per_layer_input=64, hidden_size_per_layer_input=8,
+        max_position_embeddings=64, sliding_window=8,
+        layer_types=["sliding_attention"] * (layers // 2) + ["full_attention"] * (layers // 2),
+    )  # fmt: skip
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def test_a_twin_has_what_its_config_says_of_single_layers():
+    config = small_gemma4(6).config
+    assert config.is_heterogeneous if hasattr(config, "is_heterogeneous") else config.global_head_dim == 16
+    twin = shrunk(config, [("near",)] * 3 + [("far",)] * 3)
+    own = twin.to_dict().get("per_layer_config")
+    assert own in (None, {"3": {"head_dim": 16}})
+    assert type(twin).from_dict(twin.to_dict()).num_hidden_layers == 4
+
+
+def test_single_layers_with_wider_heads_take_a_method(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proof, "unproven", lambda *given: None)
+    model, ids = small_gemma4(), torch.arange(1, 41)[None]
+    with torch.no_grad():
+        stock = model(ids).logits
+        fresh = extend(model, mp.Rerope(6))(ids).logits
+        assert (fresh - stock).abs().max() > 1e-4
+        first = model(ids[:, :30], use_cache=True)
+        rest = model(ids[:, 30:], past_key_values=first.past_key_values).logits
+        assert (rest - fresh[:, 30:]).abs().max() < 1e-5
+        assert torch.equal(restore(model)(ids).logits, stock)
+
+
+def test_a_config_that_transformers_refuses_leaves_the_method_to_milepost(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proof, "unproven", lambda *given: None)
+    config = CONFIG_MAPPING["phimoe"](
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=64, max_position_embeddings=64, num_local_experts=2, num_experts_per_tok=1,
+    )  # fmt: skip
+    model, ids = AutoModelForCausalLM.from_config(config).eval(), torch.arange(1, 41)[None]
+    with torch.no_grad():
+        stock = model(ids).logits
+        extend(model, mp.Yarn(4, trained=64, scaled=1.0))
+        assert (model(ids).logits - stock).abs().max() > 1e-5
+    assert extension_of(model).settings is None
+
+
+def test_a_stretch_of_a_model_whose_config_says_no_length(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proof, "unproven", lambda *given: None)
+    config = CONFIG_MAPPING["recurrent_gemma"](
+        hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=64, lru_width=32, attention_window_size=16,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config).eval()
+    extend(model, mp.Yarn(4, trained=64, scaled=1.0))
+    assert extension_of(model).settings is None
+
+
+def test_a_twin_draws_no_matrix_twice_and_stops_where_it_is_too_large(monkeypatch: pytest.MonkeyPatch):
+    config = Lfm2Config(hidden_size=SMALL, intermediate_size=SMALL, num_hidden_layers=1, vocab_size=64)
+    twin = twin_of(Lfm2Model, config)
+    assert not any(each.any() for each in twin.parameters() if each.dim() > 1)
+    assert all(each.any() for each in twin.parameters() if each.dim() == 1)
+    with Empty():
+        assert torch.nn.Linear(3, 5).weight.requires_grad
+    monkeypatch.setattr("milepost.hf.model.twin.MOST", 3 * 10**3)
+    with pytest.raises(ValueError, match=r"a small model of its class has more than .* sizes in its config have names"):
+        twin_of(Lfm2Model, config)
 
 
 # Layers that do not attend

@@ -21,7 +21,7 @@ FLOORS = (
     ("call", "methods"),
     ("backends", "configs"),
     ("scheme", "schedule", "cache", "choice", "attend", "scores"),
-    ("variants", "theory"),
+    ("variants", "theory", "parallel"),
     ("dropin",),
     ("catalogue",),
     # `milepost` itself: what a user imports, and so do the rooms of programs above it.

@@ -14,8 +14,9 @@ from safetensors import SafetensorError
 
 import milepost as mp
 from milepost.attend import Explanation, explain
+from milepost.catalogue.find import find
 from milepost.catalogue.page import facts
-from milepost.catalogue.sheet import find, sheets
+from milepost.catalogue.sheet import sheets
 from milepost.lab.cells.store import Store
 from milepost.lab.report import gather, page, views
 from milepost.lab.statistics.findings import Equation, Findings, Term

@@ -28,14 +28,15 @@ def refuse_kinds(q: Tensor, k: Tensor, v: Tensor | None) -> None:
     if asked and str(now.__module__).startswith("torch.distributed"):
         raise NotImplementedError(
             "attend: inside torch's context_parallel() each process has a shard of the keys, and attend would see no "
-            "other; this is not supported yet. Leave context_parallel(), gather the keys and values of all processes, "
-            "and give index and key_index"
+            "other. Leave context_parallel(), and call milepost.parallel.attend(q, k, v, scheme, mesh=…, layout=…), "
+            "which sees those of all processes"
         )
     for name, each in (("q", q), ("k", k), ("v", v)):
         if each is not None and type(each) is not Tensor and hasattr(each, "placements"):
             raise NotImplementedError(
-                f"attend: {name} is a DTensor, placed as {tuple(each.placements)}; this is not supported yet. Gather "  # pyright: ignore
-                f"keys and values, k.full_tensor(), give queries as q.to_local(), and their index"
+                f"attend: {name} is a DTensor, placed as {tuple(each.placements)}; this is not supported. Where "  # pyright: ignore
+                f"tokens are sharded, give local tensors to milepost.parallel.attend; where heads are, give "
+                f"q.to_local() and scheme.take_heads(first, count)"
             )
         if isinstance(each, Tensor) and (each.is_nested or each.layout != torch.strided):
             kind = "a nested tensor" if each.is_nested else f"laid out as {each.layout}"

@@ -3,6 +3,8 @@
 import textwrap
 
 from milepost.catalogue import words
+from milepost.catalogue.names import chinese
+from milepost.catalogue.names.chinese import label
 from milepost.catalogue.page import facts
 from milepost.catalogue.sheet import Sheet, grouped
 from milepost.catalogue.signature import signature
@@ -10,23 +12,29 @@ from milepost.catalogue.signature import signature
 HEADINGS = ("method", "what it does", "verbs", "facets", "formula", "paper", "relative", "learned", "backends")
 
 
-def table(listed: list[Sheet]) -> str:
+def table(listed: list[Sheet], lang: str = "en") -> str:
     """Return every group under a heading, with a table of its methods."""
     blocks: list[str] = []
     for group, members in grouped(listed):
-        rows = [_row(HEADINGS), _row(["---"] * len(HEADINGS)), *(_row(_cells(sheet)) for sheet in members)]
-        blocks.append(f"### {group.title}\n\n{_sentence(group.about)}\n\n" + "\n".join(rows))
+        title, about = chinese.group(group.title, group.about, lang)
+        head = [_row([label(each, lang) for each in HEADINGS]), _row(["---"] * len(HEADINGS))]
+        rows = [*head, *(_row(_cells(sheet)) for sheet in members)]
+        blocks.append(f"### {title}\n\n{_sentence(about, lang)}\n\n" + "\n".join(rows))
     return "\n\n".join(blocks)
 
 
-def page(sheet: Sheet) -> str:
+def page(sheet: Sheet, lang: str = "en") -> str:
     """Return all that is known of one method."""
-    blocks = [f"## {sheet.name}", f"```python\n{signature(sheet.name, sheet.arguments)}\n```", _fenced(sheet.about)]
-    blocks.append("\n".join(f"- **{label}**: {'; '.join(lines)}" for label, lines in facts(sheet)))
+    blocks = [f"## {sheet.name}", f"```python\n{signature(sheet.name, sheet.arguments)}\n```"]
+    blocks += [sheet.does] if lang == "zh" else []
+    blocks += [_fenced(sheet.about)]
+    blocks.append("\n".join(f"- **{label(name, lang)}**: {'; '.join(lines)}" for name, lines in facts(sheet)))
     if sheet.composes:
-        blocks.append("### How it composes\n\n" + "\n".join(f"- {sentence}" for sentence in sheet.composes))
+        blocks.append(
+            f"### {label('How it composes', lang)}\n\n" + "\n".join(f"- {sentence}" for sentence in sheet.composes)
+        )
     if sheet.example:
-        blocks.append(f"### Example\n\n```python\n{sheet.example}\n```")
+        blocks.append(f"### {label('Example', lang)}\n\n```python\n{sheet.example}\n```")
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -61,5 +69,5 @@ def _fenced(about: str) -> str:
     return "\n\n".join(blocks)
 
 
-def _sentence(words: str) -> str:
-    return f"{words[0].upper()}{words[1:]}."
+def _sentence(words: str, lang: str) -> str:
+    return f"{words[0].upper()}{words[1:]}{'。' if lang == 'zh' else '.'}"

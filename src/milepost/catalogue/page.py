@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from milepost.catalogue import words
 from milepost.catalogue.groups import FUNCTIONS
+from milepost.catalogue.names.chinese import label
+from milepost.catalogue.names.spelling import plain
 from milepost.catalogue.register import first_sentence
 from milepost.catalogue.sheet import Sheet
 from milepost.catalogue.signature import signature
-from milepost.catalogue.spelling import plain
 from milepost.catalogue.terminal import text
 from milepost.seams.facets import FACETS
 from milepost.seams.verbs import VERBS
@@ -33,24 +34,27 @@ RELATIVE = {
 }
 
 
-def page(console: Console, sheet: Sheet) -> None:
+def page(console: Console, sheet: Sheet, lang: str = "en") -> None:
     """Print all that is known of one method."""
     titled = sheet.title and plain(sheet.title) != plain(sheet.name)
     console.print(text([(f"{sheet.name}, {sheet.title}" if titled else sheet.name, "bold")]))
     if sheet.arguments is not None:
         console.print(text([(signature(sheet.name, sheet.arguments, console.width), "green")]))
     console.print()
+    if lang == "zh":
+        console.print(text([(sheet.does, "")]))
+        console.print()
     _docstring(console, sheet.about)
     if facts(sheet):
         console.print()
-        console.print(_grid([(label, "\n".join(lines)) for label, lines in facts(sheet)], style="bold"))
+        console.print(_grid([(label(name, lang), "\n".join(lines)) for name, lines in facts(sheet)], style="bold"))
     if sheet.composes:
         console.print()
-        console.print(text([("How it composes", "bold")]))
+        console.print(text([(label("How it composes", lang), "bold")]))
         console.print(_grid([("  ·", sentence) for sentence in sheet.composes]))
     if sheet.example:
         console.print()
-        console.print(text([("Example", "bold")]))
+        console.print(text([(label("Example", lang), "bold")]))
         code = text([(f"  {line}" if line else " ", "cyan") for line in sheet.example.splitlines()])
         # Code is never wrapped: it is there to be copied.
         console.print(code, soft_wrap=True)
@@ -86,13 +90,14 @@ def _hanging(line: str, width: int) -> list[str]:
 
 def _grid(rows: list[tuple[str, str]], style: str = "") -> Table:
     """Return a grid of labels and texts."""
+    from rich.cells import cell_len
     from rich.table import Table
 
     made = Table(box=None, show_header=False, expand=True, padding=(0, 2, 0, 0))
-    made.add_column(width=max(len(label) for label, _ in rows), no_wrap=True)
+    made.add_column(width=max(cell_len(left) for left, _ in rows), no_wrap=True)
     made.add_column(ratio=1, overflow="fold")
-    for label, words_ in rows:
-        made.add_row(text([(label, style)]), text([(words_, "")]))
+    for left, words_ in rows:
+        made.add_row(text([(left, style)]), text([(words_, "")]))
     return made
 
 

@@ -13,8 +13,7 @@ from milepost.catalogue import register, signature
 from milepost.catalogue.composing import composes
 from milepost.catalogue.examples import CALLS, EXAMPLES, HEAD, written
 from milepost.catalogue.groups import FUNCTIONS, GROUPS, Group, group_of
-from milepost.catalogue.spelling import ALSO, plain
-from milepost.seams.arguments import arguments, did_you_mean
+from milepost.seams.arguments import arguments
 from milepost.seams.visible import Visible
 
 
@@ -72,22 +71,6 @@ def grouped(listed: Iterable[Sheet]) -> list[tuple[Group, list[Sheet]]]:
 def verbs_known() -> list[str]:
     """Return every verb that a group of the catalogue has."""
     return [verb for group in GROUPS for verb in group.verbs]
-
-
-def find(name: str, listed: Iterable[Sheet]) -> Sheet:
-    """Return the sheet of a name, in any case, or of a name from papers; a ValueError names the nearest."""
-    listed = list(listed)
-    sheet_of = {sheet.name: sheet for sheet in listed}
-    by_name = {plain(also): sheet_of[method] for also, method in ALSO.items() if method in sheet_of}
-    by_name |= {plain(sheet.title): sheet for sheet in listed if sheet.title}
-    by_name |= {plain(sheet.name): sheet for sheet in listed}
-    if plain(name) in by_name:
-        return by_name[plain(name)]
-    holding = [sheet.name for key, sheet in by_name.items() if plain(name) and plain(name) in key]
-    near = did_you_mean(name, [sheet.name for sheet in listed])
-    if not near and holding:
-        near = f"; did you mean {' or '.join(dict.fromkeys(holding[:3]))}?"
-    raise ValueError(f"unknown method {name!r}; `milepost methods` lists all{near}")
 
 
 def _sheet(entry: register.Entry, group: Group) -> Sheet:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from milepost.catalogue import words
+from milepost.catalogue.names import chinese
+from milepost.catalogue.names.chinese import label
 from milepost.catalogue.sheet import Sheet, grouped
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 MEDIUM, WIDE = 110, 150
 """The least widths with room for papers, and for everything."""
+WORD = re.compile(r"(?<=\S) |(?<=[\u3001-\uffef])(?=.)")
+"""Where a line may break: at blanks, and after every Chinese character."""
 GAPS = 4
 """The blanks before two columns."""
 
@@ -43,12 +47,13 @@ class Column:
     width: int | None = None
 
 
-def table(console: Console, listed: list[Sheet]) -> None:
+def table(console: Console, listed: list[Sheet], lang: str = "en") -> None:
     """Print every group with its methods. No cell is cut: words wrap, and narrow terminals get fewer columns."""
-    columns = _columns(console.width, listed)
+    columns = _columns(console.width, listed, lang)
     for number, (group, members) in enumerate(grouped(listed)):
-        line = text([(group.title, "bold magenta")])
-        line.append(f" · {group.about}", "dim")
+        title, about = chinese.group(group.title, group.about, lang)
+        line = text([(title, "bold magenta")])
+        line.append(f" · {about}", "dim")
         console.print(line)
         console.print(_rows(columns, members, headed=number == 0))
         console.print()
@@ -58,30 +63,37 @@ def table(console: Console, listed: list[Sheet]) -> None:
     console.print(text([(f"{hint}.", "dim")]))
 
 
-def _columns(width: int, listed: list[Sheet]) -> list[Column]:
-    does = Column("what it does, and its formula", _does)
-    method = _column("method", _name_and_verbs, listed)
+def _columns(width: int, listed: list[Sheet], lang: str) -> list[Column]:
+    def named(heading: str) -> str:
+        return label(heading, lang)
+
+    does = Column(named("what it does, and its formula"), _does)
+    method = _column(named("method"), _name_and_verbs, listed)
     if width < (method.width or 0) + (_column("", _does, listed).width or 0) + GAPS:
-        return [Column("method, what it does, and its formula", lambda sheet: _name_and_verbs(sheet) + _does(sheet))]
-    paper = _column("paper", lambda sheet: [(sheet.paper, "dim")], listed)
+        return [
+            Column(named("method, what it does, and its formula"), lambda sheet: _name_and_verbs(sheet) + _does(sheet))
+        ]
+    paper = _column(named("paper"), lambda sheet: [(sheet.paper, "dim")], listed)
     if width < WIDE:
         return [method, does, *([paper] if width >= MEDIUM else [])]
     return [
-        _column("method", lambda sheet: [(sheet.name, "bold")], listed),
-        _column("verbs", _verbs, listed),
+        _column(named("method"), lambda sheet: [(sheet.name, "bold")], listed),
+        _column(named("verbs"), _verbs, listed),
         does,
         paper,
-        _column("relative", lambda sheet: [(words.relative(sheet), "")], listed),
-        _column("learned", lambda sheet: [(words.learned(sheet), "")], listed),
-        _column("backends", lambda sheet: [(words.backends(sheet), "")], listed),
+        _column(named("relative"), lambda sheet: [(words.relative(sheet), "")], listed),
+        _column(named("learned"), lambda sheet: [(words.learned(sheet), "")], listed),
+        _column(named("backends"), lambda sheet: [(words.backends(sheet), "")], listed),
     ]
 
 
 def _column(heading: str, lines_of: Callable[[Sheet], list[tuple[str, str]]], listed: list[Sheet]) -> Column:
     """Return a column as wide as its longest word, so that none is broken."""
+    from rich.cells import cell_len
+
     lines = [heading, *(line for sheet in listed for line, _ in lines_of(sheet))]
     # An indent belongs to the word that follows it.
-    return Column(heading, lines_of, max(len(word) for line in lines for word in re.split(r"(?<=\S) ", line)))
+    return Column(heading, lines_of, max(cell_len(word) for line in lines for word in WORD.split(line)))
 
 
 def _verbs(sheet: Sheet) -> list[tuple[str, str]]:

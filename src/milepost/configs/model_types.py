@@ -60,6 +60,8 @@ ROTARY: dict[str, Family] = {
             "flex_olmo",
             "gemma",
             "hy_v3",
+            "internlm3",
+            "iquestcoder",
         ),
         *("jais2", "jetmoe", "olmo", "olmo2", "olmoe", "seed_oss", "solar_open"),
         "step3_text",
@@ -188,6 +190,7 @@ ROTARY: dict[str, Family] = {
     "jamba": Rotary(rule=layers.one_a_period, rotates=layers.never, hybrid=True),
     "kimi_linear": Rotary(rule=layers.listed_from_one, rotates=layers.never, hybrid=True, latent=True),
     **alike(Rotary(rule=ATTENDING, hybrid=True), "lfm2", "lfm2_moe"),
+    "lfm3": Rotary(rule=layers.full_unless_listed, typed=True, partial=True, hybrid=True),
     "minimax": Rotary(parts=own.windowed, rule=layers.by_turns, hybrid=True),
     "nemotron_h": Rotary(rule=layers.spelled, rotates=layers.never, hybrid=True),
     "olmo_hybrid": Rotary(rule=layers.last_of, rotates=own.has_a_base, hybrid=True),
@@ -270,7 +273,15 @@ NOT_READ = {
     "moshi": "it has two transformers inside, over time and over codebooks, with a rotary module in every layer",
     "doge": "its layers hide keys by a mask that they learn from the values, which no scheme describes",
     "hrm_text": "its layers are run several times over, each time with keys of its own, and may see a prefix both ways",
-    "inkling_text": "its layers add learned numbers for every distance to the scores, made from the hidden states",
+    **dict.fromkeys(
+        ("dots3_note", "dots3_note_text"),
+        "the widths of its latent heads differ from layer to layer, and some layers attend to the keys that an indexer "
+        "picks of them, which is not read yet",
+    ),
+    **dict.fromkeys(
+        ("inkling_text", "inkling2_text"),
+        "its layers add learned numbers for every distance to the scores, made from the hidden states",
+    ),
     **dict.fromkeys(
         ("mistral_large4", "mistral_large4_text"),
         "its frequencies are learned: the rotary module multiplies each by exp(alpha), which is in no config, and its "

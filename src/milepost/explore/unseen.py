@@ -214,7 +214,7 @@ def drawn_losses(
     return Analysis(
         "unseen_angles",
         f"{int(unseen.sum())} of {len(unseen)} pairs meet unseen angles past {trained:,} tokens: "
-        f"{_mended(found, past, int((~unseen).sum()))}",
+        f"{_mended(found, past, int((~unseen).sum()), trained)}",
         _said(found, past, bare),
         tuple(arrays),
         tuple(pictures),
@@ -234,21 +234,23 @@ def _interval(each: Numbers) -> tuple[Numbers, Numbers]:
     return _from_0(each.mean(0) - half), _from_0(each.mean(0) + half)
 
 
-def _mended(found: dict[str, Numbers], past: Any, others: int) -> str:
+def _mended(found: dict[str, Numbers], past: Any, others: int, trained: int) -> str:
     """Return what slowing each kind of pairs does to the loss, in words; others: how many meet no unseen angles."""
     window = found["window"][:, past].mean()
     damage = found["unchanged"][:, past].mean() - window
     if damage <= 0:
         return "the loss does not break there"
-    words: list[str] = []
-    for kind, name in (("these", "unseen"), (f"the other {others}", "other")):
+    closes: dict[str, str] = {}
+    for name in ("unseen", "other"):
         share = 1 - (found[f"{name} pairs slowed"][:, past].mean() - window) / damage
-        mends = f"{100 * share:.0f} %" if share >= 0.005 else "nothing"
-        words.append(f"slowing {kind} mends {mends}" + (" of the loss above a window" if name == "unseen" else ""))
-    # What mends nothing proves little if it does harm where nothing was to be mended.
+        closes[name] = f"closes {100 * share:.0f} %" if share >= 0.005 else ""
+    # What gains nothing proves little if it does harm where nothing was to be gained.
     cost = (found["other pairs slowed"] - found["unchanged"])[:, ~past].mean() if (~past).any() else 0.0
-    within = f", and costs {cost:.1f} nats within the trained length already" if cost >= HARM else ""
-    return "; ".join(words) + within
+    return (
+        f"slowing these {closes['unseen'] or 'closes nothing'} of the gap to a window; slowing the other {others} "
+        + (closes["other"] or f"gains nothing on average past {trained:,}")
+        + (f" and costs {cost:.1f} nats before it" if cost >= HARM else "")
+    )
 
 
 def _said(found: dict[str, Numbers], past: Any, bare: list[int]) -> str:

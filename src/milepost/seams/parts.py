@@ -282,11 +282,11 @@ def _heads_of(parts: Sequence[object]) -> Iterator[tuple[object, int]]:
 
 
 def _is_own(part: object) -> bool:
-    """Whether a part, and each that sees within its expression, is of a class of milepost's."""
+    """Whether a part, and each that sees or bends within it, is of a class of milepost's."""
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
     held = (getattr(part, field.name) for field in fields)
     own = type(part).__module__.startswith(OURS)
-    return own and all(_is_own(each) for each in held if answers(each, "see"))
+    return own and all(_is_own(each) for each in held if answers(each, "see") or answers(each, "bend"))
 
 
 class _Unread(Tensor):

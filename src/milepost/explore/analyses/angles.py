@@ -14,6 +14,7 @@ from milepost.explore.pictures.clocks import Clocks
 from milepost.explore.pictures.curves import curves
 from milepost.explore.scene import Say
 from milepost.explore.words import first_large, in_words, stretch_in_words
+from milepost.methods.yarn import Yarn
 from milepost.seams import demand
 from milepost.seams.arguments import spell
 
@@ -35,6 +36,9 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
     before, after = turns(rope, trained), turns(now, length)
     unseen = np.clip(np.minimum(after, 1.0) - before, 0.0, None)
     unseen[unseen < 1e-9] = 0.0
+    plain = np.clip(np.minimum(turns(rope, length), 1.0) - before, 0.0, None)
+    # A stretch that leaves about as many pairs there seems to be no help.
+    still = bool(stretched is not None and 0 < unseen.max() < plain.max())
     pairs = np.arange(len(before), dtype=np.float64)
     full, new = int((before >= 1 - 1e-9).sum()), int((unseen > 0).sum())
     says = (
@@ -55,7 +59,10 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
     )
     return Analysis(
         "angles_seen",
-        _of(stretched) + f"{new or 'None'} of {len(before)} pairs meet{'s' * (new < 2)} angles that training never had",
+        _of(stretched)
+        + f"{new or 'None'} of {len(before)} pairs {'still ' * still}meet{'s' * (new < 2)} angles that training never "
+        + "had"
+        + (f", but by at most {unseen.max():.2f} of a turn instead of {plain.max():.2f}" if still else ""),
         says,
         (
             axis("pair", pairs),
@@ -93,6 +100,8 @@ def wavelengths(ropes: dict[str, Any], *, trained: int, length: int) -> Analysis
         demand.whole(wavelengths, name, value)
     asked = by_name(wavelengths, ropes, '{"RoPE": Rope(128)}')
     found = {name: math.tau / _steps(rotation(wavelengths, rope), length) for name, rope in asked.items()}
+    yarn = any(isinstance(getattr(rope, "stretch", None), Yarn) for rope in asked.values())
+    by_parts = "YaRN keeps the fast pairs and slows the slow ones" if yarn else ""
     pairs = np.arange(len(next(iter(found.values()))), dtype=np.float64)
     picture = curves(
         "Wavelength of each pair of channels",
@@ -106,7 +115,8 @@ def wavelengths(ropes: dict[str, Any], *, trained: int, length: int) -> Analysis
     )
     return Analysis(
         "wavelengths",
-        "Pairs above the dotted line make no full turn in training",
+        f"Pairs above the dotted line make no full turn within {trained:,} tokens"
+        + (f"; {by_parts}" if by_parts else ""),
         f"Pairs above the dotted line do not make a full turn within the trained length of {trained:,} tokens.",
         (axis("pair", pairs), *(array(name, values, "tokens", "pair") for name, values in found.items())),
         (picture,),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.asked import by_name
-from milepost.explore.pictures.curves import Curves, curves, extremes, smoothed
+from milepost.explore.pictures.curves import Curves, around, curves
 from milepost.explore.pictures.strips import Strips, strips
 from milepost.methods.alibi import Alibi
 from milepost.methods.biases import Fire, Kerple, Sandwich
@@ -45,7 +45,7 @@ def bias_curves(
     from on average, FIRE with a network that returns −8 times its input, Sandwich; xPos and RoPE. heads: how many the
     methods have; head: the one that is drawn, the last if left out, which sees furthest. trained: the rule in the
     pictures.
-    Look at the shapes: ALiBi falls for ever, KERPLE by a logarithm, FIRE stays between two numbers whatever the length,
+    Look at the shapes: ALiBi falls for ever, KERPLE by a logarithm, FIRE ends at one number whatever the length,
     Sandwich falls in trend only, and xPos fades what RoPE leaves to swing.
     """
     demand.whole(bias_curves, "length", length, least=2)
@@ -75,10 +75,13 @@ def bias_curves(
         says += f"An equal key keeps at most this share of its score in the farther half of them: {'; '.join(kept)}."
     for name, temperature in hotter.items():
         says += f" {name} makes every score {temperature:.3g} times as large, which is divided out."
-    shown = {} if parts is not None else _formulas(given, head, length)
+    shown = {} if parts is not None else _labels(given, head, length)
     mark = None if trained is None else (float(trained), f"trained length, {trained:,}")
-    run = 2 * (len(distance) // 32) + 1
+    run = 2 * (length // 32) + 1
     swings = [name for name, values in added.items() if _swings(values)]
+    # Of what goes up and down between the distances that are drawn, every one is read.
+    whole = {name: _added(given[name], torch.arange(length), length, heads, head) for name in swings}
+    near = {shown.get(name, name): around(values, at.numpy(), run) for name, values in whole.items()}
 
     title = f"What {which[0].lower()}{which[1:]} adds to a score"
     if head < heads - 1:
@@ -87,15 +90,14 @@ def bias_curves(
     def drawn(title: str, lines: dict[str, Numbers], y_name: str) -> Curves:
         """Return curves; of one that goes up and down the running mean, and its range."""
         named = {shown.get(name, name): values for name, values in lines.items()}
-        noisy = {name: values for name, values in named.items() if _swings(values)}
         return curves(
             title,
             distance,
-            {name: smoothed(values, run) if name in noisy else values for name, values in named.items()},
+            {name: near[name][0] if name in near else values for name, values in named.items()},
             x_name="distance n in tokens",
             y_name=y_name,
             mark=mark,
-            ranges={name: extremes(values, run) for name, values in noisy.items()},
+            ranges={name: each[1:] for name, each in near.items()},
         )
 
     def strip(title: str, lines: dict[str, Numbers], y_name: str) -> Strips:
@@ -103,8 +105,8 @@ def bias_curves(
 
     return Analysis(
         "bias_curves",
-        "Scores by distance: ALiBi falls in a line, without bound; KERPLE by a logarithm; FIRE stays within bounds; "
-        "xPos fades RoPE"
+        "Scores by distance: ALiBi falls in a line, without bound; KERPLE by a logarithm; FIRE to the same value at "
+        "every length; xPos fades RoPE"
         if parts is None
         else "Scores by distance, method by method",
         says.strip(),
@@ -125,11 +127,11 @@ def bias_curves(
         + (
             f" · ALiBi's slope is {_slope(given['ALiBi'], 0)} in head 0, the steepest, and "
             f"{_slope(given['ALiBi'], head)} in the head drawn · RoPE and xPos: 64 channels, base 10,000; q = k, "
-            "the same number in every channel"
+            "the same number in every channel · FIRE: " + _fire(given["FIRE"], head, length)
             if parts is None
             else ""
         )
-        + (f" · {' and '.join(swings)}: running mean, its range pale" if swings else ""),
+        + (f" · {' and '.join(swings)}: mean of the {run:,} distances around, their range pale" if swings else ""),
     )
 
 
@@ -163,18 +165,25 @@ def _slope(alibi: Any, head: int) -> str:
     return f"1/{1 / alibi.slopes().behind[head].item():.0f}"
 
 
-def _formulas(parts: Mapping[str, Any], head: int, length: int) -> dict[str, str]:
+def _labels(parts: Mapping[str, Any], head: int, length: int) -> dict[str, str]:
     """Return the methods that are drawn if none are given, with their numbers, n the distance."""
     kerple = parts["KERPLE, log"]
     p, a = kerple.p[head].item(), kerple.a[head].item()
     fire = parts["FIRE"]
-    top, c = f"{fire.outer.weight[head, 0].item():g}".replace("-", "−"), f"{fire.c.item():.1g}"
+    top, from_ = f"{fire.outer.weight[head, 0].item():g}".replace("-", "−"), int((fire.m * fire.trained).abs().item())
     return {
         "ALiBi": f"ALiBi, slope {_slope(parts['ALiBi'], head)}",
         "KERPLE, log": f"KERPLE, −{p:g}·ln(1 + {a:g}n)",
-        "FIRE": f"FIRE, {top}·ln(1 + {c}n)/ln(1 + {c}·{length - 1:,})",
+        "FIRE": f"FIRE, ends at {top} at every length" + (f" above {from_:,}" if length > from_ else ""),
         "Sandwich": "Sandwich, 128 channels",
     }
+
+
+def _fire(fire: Any, head: int, length: int) -> str:
+    """Return FIRE as it is drawn if nothing is given, as a formula, n the distance."""
+    top, c = f"{fire.outer.weight[head, 0].item():g}".replace("-", "−"), f"{fire.c.item():.1g}"
+    last = max(length - 1, int((fire.m * fire.trained).abs().item()))
+    return f"{top}·ln(1 + {c}n)/ln(1 + {c}·{last:,})"
 
 
 def _rotates(part: Any) -> bool:

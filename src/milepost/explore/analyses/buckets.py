@@ -59,7 +59,9 @@ def bucket_map(method: Any, *, length: int | None = None) -> Analysis:
     limits = (float(min(each.min() for each in found.values())), float(max(each.max() for each in found.values())))
     return Analysis(
         "bucket_map",
-        f"{_called(method)}: which row of its table each pair of tokens reads",
+        "DeBERTa's code reads position→content at the opposite sign from the paper"
+        if isinstance(method, Deberta)
+        else f"{_called(method)}: which row of its table each pair of tokens reads",
         f"At distances {0 if ahead else 1 - tokens:,} … {tokens - 1:,} ".replace("-", "−")
         + f"{int((shared > 0).sum())} of {total} rows are read, {alone} of them at one distance alone"
         + ("; keys ahead are hidden." if ahead else ".")

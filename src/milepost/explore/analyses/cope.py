@@ -19,8 +19,8 @@ from milepost.explore.pictures.sentence import sentence
 from milepost.seams import demand
 from milepost.seams.arguments import spell
 
-SPOKEN = {".": "stop", ",": "comma"}
-"""Marks that would be too small to read beside a map."""
+SPOKEN = {".": "“.” stop", ",": "“,” comma"}
+"""Marks that are too small to read beside a map without their names."""
 TEXT = "Alice sings in the hall. Bob sleeps. Carol reads the letter. Who sleeps?"
 
 
@@ -79,7 +79,7 @@ def cope_counts(
     row = query % len(words)
     at, places = np.arange(len(words), dtype=np.float64), np.arange(part.positions, dtype=np.float64)
     says = (
-        f"From {words[row]!r} back to the first word are {row + 1} words; the gates count {counts[row, 0]:.2f}. "
+        f"{words[row]!r} is {row} words and marks after the first word; the gates between count {counts[row, 0]:.2f}. "
         f"On average a gate is {np.nanmean(gates):.0%} open; the table has rows for counts up to {part.positions - 1}."
     )
     reach = slice(0, row + 1)
@@ -108,7 +108,7 @@ def cope_counts(
         ),
         (
             sentence(
-                f"The text as {words[row]!r} sees it, {row} words after the first",
+                f"The text as {words[row]!r} sees it, {row} words and marks after the first",
                 words[reach],
                 gates[row, reach],
                 numbers,

@@ -80,6 +80,8 @@ def dot_products(
     turned = _summed("q = k, mean", *(_rotated(rope, q, each, at) for each in (q, k)))
     places = np.asarray(at, np.float64)
     last = at[-1]
+    every = np.concatenate([alone.numpy(), *added.values(), *turned.values()])
+    limits = min(float(every.min()), 0.0), float(every.max())
     return Analysis(
         "dot_products",
         "Positions added: their own product falls, whatever the tokens; tokens rotated: the product of equal tokens "
@@ -103,7 +105,8 @@ def dot_products(
                     **{DRAWN[name]: y for name, y in added.items()},
                 },
                 x_name="distance k in tokens",
-                y_name="dot product, all at one scale",
+                y_name="dot product, all nine at one scale",
+                limits=limits,
             ),
             strips(
                 "Tokens rotated by RoPE: no product of positions",
@@ -117,7 +120,8 @@ def dot_products(
                     },
                 },
                 x_name="distance k in tokens",
-                y_name="dot product, all at one scale",
+                y_name="dot product, all nine at one scale",
+                limits=limits,
             ),
         ),
         f"{in_words(encoding)} · {in_words(rope)} · tokens x, q and k from N(0, 1) · means and root mean "
@@ -161,12 +165,15 @@ def decay_bound(
     shown = {own: f"RoPE, θ = 1/{number(rope.theta)} to the power t" if rope.stretch is None else in_words(rope)}
     shown |= {name: f"{name}, {FORMULAS[name]}" for name in angles if name in FORMULAS}
     run = math.ceil(len(at) / MOST)
-    among = f"; line: mean of every {run} distances, pale: least to largest" if run > 1 else ""
+    among = f"; line: largest of every {run} distances, pale: down to the least" if run > 1 else ""
+    beside = [name for name in angles if name in FORMULAS]
     highest = max(ones, key=lambda name: _largest(ones[name], far)) if far.any() else own
-    under = f"the schedule {highest!r}" if highest != own else "RoPE"
-    regular = _again(ones[highest] / pairs, places)
-    share = regular or f"{100 * _largest(ones[highest], far) / pairs:.0f} %"
-    comes = f"vectors of ones come back to {share} under {under}"
+    shares = {
+        name: _again(ones[name] / pairs, places) or f"{100 * _largest(ones[name], far) / pairs:.0f} %"
+        for name in {own: 0, highest: 0}
+    }
+    comes = f"vectors of ones come back to {shares[own]} under RoPE"
+    comes += f", to {shares[highest]} under {highest!r}, a comparison" if highest != own else ""
     return Analysis(
         "decay_bound",
         "A rotated score falls with distance, but not for good" + (f": {comes}" if far.any() else ""),
@@ -190,7 +197,8 @@ def decay_bound(
             ),
         ),
         f"{in_words(rope)}; θ: angle a token of pair n, t = 2n/d; Sⱼ: sum of the first j turned unit vectors{among}\n"
-        f"score ≤ d/2 × (mean of |Sⱼ|) × (largest change of the product of q and k from pair to pair)",
+        + (f"{' and '.join(beside)}: for comparison, not RoPE's angles\n" if beside else "")
+        + "score ≤ d/2 × (mean of |Sⱼ|) × (largest change of the product of q and k from pair to pair)",
     )
 
 
@@ -239,14 +247,13 @@ def _bound(angles: Tensor) -> Numbers:
 def _drawn(
     title: str, places: Numbers, lines: Mapping[str, Numbers], run: int, name: str, shown: Mapping[str, str]
 ) -> Strips:
-    """Return the mean of every run of distances and its range: a far peak is one distance wide."""
+    """Return the largest of every run of distances and its range: a far peak is one distance wide."""
     starts = np.arange(0, len(places), run)
-    sizes = np.diff(np.append(starts, len(places)))
     drawn = {shown.get(each, each): values for each, values in lines.items()}
     return strips(
         title,
         places[starts],
-        {each: np.add.reduceat(values, starts) / sizes for each, values in drawn.items()},
+        {each: np.maximum.reduceat(values, starts) for each, values in drawn.items()},
         x_name="distance in tokens",
         y_name=f"{name}, all at one scale",
         ranges={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from milepost.explore.asked import by_name
 from milepost.explore.pictures.curves import broken_at_jumps, curves
 from milepost.explore.pictures.maps import map_of
 from milepost.explore.words import first_large, in_words
-from milepost.methods.regions import DualChunk, Rerope, SelfExtend
+from milepost.methods.regions import DualChunk, LeakyRerope, Rerope, SelfExtend
 from milepost.methods.rope import Rope
 from milepost.schedule import Schedule, ranges
 from milepost.scheme import Scheme
@@ -28,6 +29,10 @@ CELLS = 128
 """The most cells along a side of a map."""
 MOST = 3
 """The most maps of one analysis; with the curves these are four pictures."""
+NEAR = 0.8
+"""Curves that end before this share of the text have an axis that ends there, and of which they are this share."""
+ABOVE = 4
+"""A trained length so many times above all that is drawn is said, not drawn."""
 
 
 def distance_map(
@@ -41,7 +46,8 @@ def distance_map(
 
     schemes: a scheme, a schedule, whose distinct layers are shown, or at most three schemes by name; left out, ReRoPE,
     Self-Extend and dual chunk attention for a model trained at 2,048 tokens. trained: the rule in the last picture.
-    A scheme in which nothing reads positions sees every key at distance 0. Maps have at most 128 cells a side.
+    Where nothing reads positions keys have no distance: in the numbers it is 0, and no curve is drawn of it. Maps have
+    at most 128 cells a side.
     Look at the last picture: a method that reaches further keeps every distance under the rule. What it gives up shows
     as steps and flat lines, where different keys are seen at one distance.
     """
@@ -64,15 +70,23 @@ def distance_map(
     maps = {name: seen(scheme, index, index) for name, scheme in named.items()}
     # The last token's keys, the nearest first.
     rows = {name: seen(scheme, every[-1:], every.flip(0))[0] for name, scheme in named.items()}
-    least, most = min(np.nanmin(each) for each in maps.values()), max(np.nanmax(each) for each in maps.values())
+    read = {name: bool(reads(scheme)) for name, scheme in named.items()}
+    limits = _span(*(each for name in named if read[name] for each in (maps[name], rows[name])))
     tokens, behind = index.double().numpy(), every.double().numpy()
     thin = slice(None, None, -(-length // 1024))
     said = "; ".join(
-        f"{name}: {int(np.isfinite(each).sum()):,} keys, at most {np.nanmax(each):,.6g} away"
-        + ("" if reads(named[name]) else " (nothing reads distances)")
+        f"{name}: {int(np.isfinite(each).sum()):,} keys, "
+        + (f"at most {np.nanmax(each):,.6g} away" if read[name] else "their distance is not read")
         for name, each in rows.items()
     )
-    most_seen = max(float(np.nanmax(each)) for each in rows.values())
+    lines = {name: each for name, each in rows.items() if read[name]}
+    most_seen = _span(*lines.values())[1]
+    # The furthest key that any of the curves has, and what lies past it.
+    furthest = max((int(np.flatnonzero(np.isfinite(each))[-1]) for each in lines.values()), default=0)
+    short = 0 < furthest < NEAR * (length - 1)
+    if short:
+        thin = slice(0, math.ceil(furthest / NEAR) + 1, -(-furthest // 1024))
+    above = trained is not None and trained > ABOVE * most_seen
     again = [name for name, scheme in named.items() if DualChunk in map(type, scheme.answering("place"))]
     return Analysis(
         "distance_map",
@@ -95,30 +109,68 @@ def distance_map(
                     row_name="query",
                     column_name="key",
                     unit="distance",
-                    limits=(float(least), float(most)),
+                    limits=limits,
                     hidden="future keys" if _causal(named[name]) else "hidden keys",
-                    marked=[(tokens[0], tokens[0], tokens[-1], tokens[-1])],
+                    marked=[(tokens[0], tokens[0], tokens[-1], tokens[-1])] if read[name] else [],
                     mark_name="distance 0",
+                    flat="" if read[name] else "no distance read",
                 )
                 for name, values in maps.items()
             ),
-            curves(
-                "What the last token sees",
-                behind[thin],
-                {name: broken_at_jumps(each[thin]) for name, each in rows.items()},
-                x_name="distance in the text, in tokens",
-                y_name="distance as seen",
-                level=None if trained is None else (float(trained), f"trained length, {trained:,}"),
+            *(
+                (
+                    curves(
+                        "What the last token sees",
+                        behind[thin],
+                        {name: broken_at_jumps(each[thin]) for name, each in lines.items()},
+                        x_name="distance in the text, in tokens" + (f"; none past {furthest:,}" if short else ""),
+                        y_name="distance as seen" + (f"; trained length, {trained:,}, is above" if above else ""),
+                        level=None if trained is None or above else (float(trained), f"trained length, {trained:,}"),
+                    ),
+                )
+                if lines
+                else ()
             ),
         ),
         f"{length:,} tokens"
         + ("" if trained is None else f" · trained at {trained:,}")
-        + (f" · {' and '.join(again)}: distances start again at each chunk of keys" if again else ""),
+        + (f" · {' and '.join(again)}: distances start again at each chunk of keys" if again else "")
+        + "".join(f" · {each}" for each in _slowed(named)),
     )
+
+
+def _span(*every: Numbers) -> tuple[float, float]:
+    """Return the least and the largest of several arrays; what is hidden has no number."""
+    return min((float(np.nanmin(each)) for each in every), default=0.0), max(
+        (float(np.nanmax(each)) for each in every), default=0.0
+    )
+
+
+def _slowed(named: Mapping[str, Scheme]) -> list[str]:
+    """Return what leaky methods do to far tokens, in words."""
+    return [
+        f"{name}: past {part.window:,} each token counts {_share(part.factor)}"
+        for name, scheme in named.items()
+        for part in scheme.answering("place")
+        if isinstance(part, LeakyRerope)
+    ]
+
+
+def _share(factor: float) -> str:
+    """Return how much a token counts that is slowed by a factor."""
+    return f"1/{factor:g}" if factor > 1 else f"{1 / factor:g}"
 
 
 def _title(named: Mapping[str, Scheme], layers: bool, most: float, length: int, trained: int | None) -> str:
     """Return whether every distance was met in training; layers: of one model, which are one way."""
+    unread = [name for name, scheme in named.items() if not reads(scheme)]
+    if layers and 0 < len(unread) < len(named):
+        words = [
+            f"{name} {_verb(name)} {'a window' if _windowed(scheme) else 'all keys'}"
+            + (" but no distance" if name in unread else "")
+            for name, scheme in named.items()
+        ]
+        return first_large(", ".join(words))
     if trained is None or trained >= length:
         return f"Distances as {_reader(named)} them"
     if most >= trained:
@@ -126,6 +178,18 @@ def _title(named: Mapping[str, Scheme], layers: bool, most: float, length: int, 
     kept = f"within the {trained:,} trained"
     ways = "", "Two ways to keep every distance", "Three ways to keep every distance"
     return f"Every distance stays {kept}" if layers or len(named) == 1 else f"{ways[len(named) - 1]} {kept}"
+
+
+def _verb(layers: str) -> str:
+    """Return what one layer or several do."""
+    return "see" if layers.startswith("layers") else "sees"
+
+
+def _windowed(scheme: Scheme) -> bool:
+    """True if keys behind are hidden, from some distance on."""
+    zero, far = torch.zeros((), dtype=torch.long), torch.tensor([[1 << 24]])
+    visible = scheme.see(zero, zero, far, torch.zeros_like(far))
+    return visible is not None and not bool(visible.all())
 
 
 def _reader(named: Mapping[str, Scheme]) -> str:

@@ -103,8 +103,8 @@ def _why() -> str:
     turn = math.tau * 100.0 ** (31 / 32)
     # The mean of cos(x) from 0 to x, sin(x)/x, is least where tan(x) = x.
     return (
-        f"\nbase 100: its slowest pair turns once in {turn:.0f} tokens; its mean over the keys so far is least at "
-        f"{4.4934 / math.tau * turn:.0f} and rises after it"
+        f"\nbase 100: its slowest pair turns once in {turn:.0f} tokens; the mean cosine of that pair over the keys "
+        f"so far is least at {4.4934 / math.tau * turn:.0f} and rises after it"
     )
 
 

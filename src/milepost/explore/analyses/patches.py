@@ -40,7 +40,7 @@ def patch_scores(
     What differs between patches is then the rotation alone. Look for a cross or a ridge: a pair of channels turns by
     one coordinate, so patches in the row and in the column of the one looked at stay alike. Where consecutive pairs
     make a section, the first coordinates have the fast pairs and the last the slow ones, and the map is longer one way
-    than the other; dealt out in turn, all have both.
+    than the other; interleaved, all have both.
 
     ropes: rotations of two coordinates (down, across) or three (time, down, across), by name; the axial one of vision
     towers, the two-part one, and M-RoPE in both orders of its sections if left out. at: the row and the column of the
@@ -141,7 +141,7 @@ def patch_scores(
         + (
             "; they pair other channels, n with n + 64 and n with n + 32 of each half · two parts: a rotation of its "
             "own in each half of the channels, one by row and one by column (ChatGLM) · M-RoPE in blocks has the "
-            "sections of Qwen2-VL, in turn those of Qwen3-VL"
+            "sections of Qwen2-VL, interleaved those of Qwen3-VL"
             if ropes is None
             else ""
         ),
@@ -197,7 +197,7 @@ def _published() -> dict[str, Any]:
         "axial": mp.AxialRope(128, (32, 32), own=True),
         "two parts": mp.TwoPartRope(128),
         "M-RoPE, blocks": mp.AxialRope(128, (16, 24, 24)),
-        "M-RoPE, in turn": mp.AxialRope(128, (24, 20, 20), order="interleaved"),
+        "M-RoPE, interleaved": mp.AxialRope(128, (24, 20, 20), order="interleaved"),
     }
 
 

@@ -104,6 +104,8 @@ def odometer(
         x_name="pair n, from the lowest place of the number to the highest",
         y_name="times slower",
     )
+    broken = [name for name, each in digits.items() if (np.abs(each[:, 1:] - np.rint(each[:, 1:])) > 1e-6).any()]
+    whole = all(np.allclose(digits[name] @ (1 / steps[name]), at, rtol=0, atol=1e-6) for name in digits)
     highest = f"pair {len(seen) - 1}"
     counts = [f"{name} {int((each > 0).sum())}" for name, each in arcs.items()]
     return Analysis(
@@ -126,7 +128,13 @@ def odometer(
         (*wheels, slowed, WheelKey("How to read the dials", trained)),
         f"{in_words(given)} · trained at {trained:,} tokens, run at {trained * factor:,.0f} · dial: position / unit as "
         f"an angle in radians · lowest place: pair 0, highest: {highest} · mixed: every place is slowed, "
-        "the lowest too",
+        "the lowest too"
+        + (
+            f" · a base that is no whole number ({' and '.join(broken)}) has fractions above the lowest place too"
+            if broken
+            else ""
+        )
+        + ("; digits × units still add up to every position drawn" if broken and whole else ""),
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from milepost.explore.analysis import Analysis, array, axis
 from milepost.explore.asked import demand_part
 from milepost.explore.pictures.axes import power
-from milepost.explore.pictures.curves import Curves, curves, extremes, smoothed
+from milepost.explore.pictures.curves import Curves, around, curves
 from milepost.explore.words import in_words, stretch_in_words
 from milepost.methods.rope import LearnedRope, Rope, Xpos
 from milepost.methods.softmax import Scale
@@ -26,6 +26,9 @@ from milepost.seams.arguments import spell
 from milepost.seams.visible import causal
 
 Numbers = NDArray[np.float64]
+Indices = NDArray[np.int64]
+AT_ONCE = 16_384
+"""Distances whose scores are computed at once."""
 
 
 def score_bands(
@@ -46,34 +49,57 @@ def score_bands(
     rope: a Rope, LearnedRope or Xpos. q, k: [d], or [n d] for the mean over n queries and their keys; left out, every
     pair of channels of both is the same unit vector, so that a pair counts 1 at distance 0. The score is q · k, not
     divided by √d. band: how many of the fastest and of the slowest pairs are taken apart, a quarter of all if left out.
-    points: at how many distances it is computed.
-    Look at the trained length: nothing marks it, in any band. Only slow pairs come to values they never had.
+    points: how many distances are returned and drawn; what was met in training and past it is read at every one.
+    Look at the trained length: nothing marks it, in any band. Past it the slowest pairs have values that training never
+    met at every distance; the faster ones come round again, and hardly ever leave what they had.
     """
     given = q
     q, k = _vectors(score_bands, rope, q, k)
-    at, found = _bands(score_bands, rope, q, k, trained, length, band, points)
-    shown = {name: {"": values} for name, values in found.items()}
-    slowest, _, fastest, _ = found.values()
-    here = int(np.searchsorted(at, trained))
-    count = _width(rope, band)
-    below = [
-        name
-        for name, values in ((f"the {count} slowest pairs", slowest), ("the sum of all", list(found.values())[-1]))
-        if values[here:].min() < values[: here + 1].min()
-    ]
+    at, whole = _bands(score_bands, rope, q, k, trained, length, band, points)
+    slowest, _, fastest, everything = whole.values()
+    count, run = _width(rope, band), _run(length)
+    met = {name: (values[:trained].min(), values[:trained].max()) for name, values in whole.items()}
+    past = {name: (values[trained:].min(), values[trained:].max()) for name, values in whole.items()}
+    below = {name: int((values[trained:] < met[name][0]).sum()) for name, values in whole.items()}
     return Analysis(
         "score_bands",
         "Scores do not jump at the trained length"
-        + (f"; past it {' and '.join(below)} fall below every value met in training" if below else ""),
-        f"The {count} slowest pairs together go from {slowest[0]:.1f} at distance 0 to {slowest[here]:.1f} at "
-        f"{trained:,}, the trained length, and to {slowest[here:].min():.1f} past it; the {count} "
-        f"fastest swing by {_rms(fastest[1:]):.1f} (root mean square) at "
-        f"any distance.",
-        (axis("distance", at, "tokens"), *(array(name, values, "q·k", "distance") for name, values in found.items())),
-        _panels(at, shown, trained),
-        f"{in_words(rope)} · trained at {trained:,} tokens · line: running mean; pale: the range of the score around "
-        "it · " + ("q = k, a unit vector in every pair" if given is None else "mean over the given q and k"),
+        + _leaves(f"the {count} slowest pairs", slowest, everything, trained),
+        f"The {count} slowest pairs together go from {slowest[0]:.1f} at distance 0 to {slowest[trained]:.1f} at "
+        f"{trained:,}, the trained length, and to {slowest[trained:].min():.1f} past it; the {count} "
+        f"fastest swing by {_rms(fastest[1:]):.1f} (root mean square) at any distance. Below the least value met in "
+        f"training, of {length - trained:,} distances past it: "
+        + "; ".join(f"{name} at {below[name]:,} ({met[name][0]:.2f}, then {past[name][0]:.2f})" for name in whole)
+        + ".",
+        (
+            axis("distance", at.astype(np.float64), "tokens"),
+            *(array(name, values[at], "q·k", "distance") for name, values in whole.items()),
+            *(array(f"{name}: least in training", met[name][0], "q·k") for name in whole),
+            *(array(f"{name}: largest in training", met[name][1], "q·k") for name in whole),
+            *(array(f"{name}: least past it", past[name][0], "q·k") for name in whole),
+            *(array(f"{name}: distances below", below[name], "distances") for name in whole),
+        ),
+        _panels(at, {name: {"": values} for name, values in whole.items()}, trained),
+        f"{in_words(rope)} · trained at {trained:,} tokens · line: mean of the {run:,} distances around, where there "
+        f"are so many; pale: from their least to their largest · "
+        + ("q = k, a unit vector in every pair" if given is None else "mean over the given q and k"),
     )
+
+
+def _leaves(slow: str, slowest: Numbers, everything: Numbers, trained: int) -> str:
+    """Return how often the slowest pairs and the sum are below every value met in training, as the end of a title."""
+    words: list[str] = []
+    for name, values, one in ((slow, slowest, False), ("the sum", everything, True)):
+        past = values[trained:] < values[:trained].min()
+        if past.any():
+            s = "s" * one
+            words.append(
+                f"{name} stay{s} below {'it' if words else 'every value met in training'}"
+                if past.all()
+                else f"{name} dip{s} below {'' if words else 'every value met in training '}"
+                f"at {int(past.sum()):,} of {len(past):,} distances"
+            )
+    return f"; past it {'; '.join(words)}" if words else ""
 
 
 def before_after(
@@ -100,23 +126,21 @@ def before_after(
     width = q.shape[-1]
     was = Rope(width) if before is None else before
     now = Rope(width, theta=1e6) if after is None else after
-    _vectors(before_after, now, q, k)
-    q, k = _vectors(before_after, was, q, k)
-    at, old = _bands(before_after, was, q, k, trained, length, band, points)
-    _, new = _bands(before_after, now, q, k, trained, length, band, points)
+    given = {rope: _vectors(before_after, rope, q, k) for rope in (now, was)}
+    at, old = _bands(before_after, was, *given[was], trained, length, band, points)
+    _, new = _bands(before_after, now, *given[now], trained, length, band, points)
     shown = {name: {"before": old[name], "after": new[name]} for name in old}
     slowest = next(iter(old))
-    here = int(np.searchsorted(at, trained))
     return Analysis(
         "before_after",
         "The score by distance before and after a stretch",
         f"Past the trained length of {trained:,} the {_width(was, band)} slowest pairs go down to "
-        f"{old[slowest][here:].min():.2f} before and {new[slowest][here:].min():.2f} after; within it they stay above "
-        f"{old[slowest][: here + 1].min():.2f} before.",
+        f"{old[slowest][trained:].min():.2f} before and {new[slowest][trained:].min():.2f} after; within it they stay "
+        f"above {old[slowest][:trained].min():.2f} before.",
         (
-            axis("distance", at, "tokens"),
-            *(array(f"{name}, before", values, "q·k", "distance") for name, values in old.items()),
-            *(array(f"{name}, after", values, "q·k", "distance") for name, values in new.items()),
+            axis("distance", at.astype(np.float64), "tokens"),
+            *(array(f"{name}, before", values[at], "q·k", "distance") for name, values in old.items()),
+            *(array(f"{name}, after", values[at], "q·k", "distance") for name, values in new.items()),
         ),
         _panels(at, shown, trained),
         f"before: {in_words(was)} · after: {in_words(now)} · trained at {trained:,} tokens",
@@ -286,8 +310,8 @@ def _bands(
     length: int,
     band: int | None,
     points: int,
-) -> tuple[Numbers, dict[str, Numbers]]:
-    """Return distances, and the score of the slowest, middle, fastest and all pairs at each."""
+) -> tuple[Indices, dict[str, Numbers]]:
+    """Return the distances that are drawn, and the score of the slowest, middle, fastest and all pairs at every one."""
     demand.whole(caller, "trained", trained)
     demand.whole(caller, "length", length, least=trained + 1)
     demand.whole(caller, "points", points, least=2)
@@ -308,14 +332,34 @@ def _bands(
     for name, part in parts.items():
         kept = torch.zeros(2 * pairs, dtype=torch.float64)
         kept[channels[part].flatten()] = 1
-        found[name] = _score(rope, q * kept.to(q.device), k, at, length)
-    return at.double().numpy(), found
+        found[name] = _score(rope, q * kept.to(q.device), k, length)
+    return at.numpy(), found
 
 
-def _score(rope: Any, q: Tensor, k: Tensor, distances: Tensor, length: int) -> Numbers:
-    """Return the mean over [n d] queries and keys of q · k at each distance."""
+def _score(rope: Any, q: Tensor, k: Tensor, length: int) -> Numbers:
+    """Return the sum over [n d] queries and keys of q · k at each distance below a length."""
     scheme = Scheme(rope, Scale(1.0), causal)
-    return scheme.curve(q, k, distances, length).mean(0).detach().cpu().double().numpy()
+    slices = [torch.arange(start, min(start + AT_ONCE, length)) for start in range(0, length, AT_ONCE)]
+    found = torch.cat([scheme.curve(q, k, each, length).sum(0) for each in slices])
+    return found.detach().cpu().double().numpy()
+
+
+def _mean(q: Tensor, k: Tensor, channels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return at most two queries and keys whose scores add up to the mean over [n d] of them, at every distance.
+
+    A rotation mixes the two channels of a pair and no others, so of each pair it reads the mean of q kᵀ alone, [2 2],
+    which is a sum of two products.
+    """
+    if len(q) == 1:
+        return q, k
+    pairs = channels.to(q.device)
+    means = torch.einsum("npa,npb->pab", q[:, pairs], k[:, pairs]) / len(q)
+    left, sizes, right = cast("tuple[Tensor, Tensor, Tensor]", torch.linalg.svd(means))
+    one, other = (torch.zeros(2, q.shape[1], dtype=q.dtype, device=q.device) for _ in range(2))
+    for n in range(2):
+        one[n, pairs] = left[:, :, n] * sizes[:, n, None]
+        other[n, pairs] = right[:, n]
+    return one, other
 
 
 def _channels(caller: FunctionType | Any, rope: Any) -> Tensor:
@@ -336,7 +380,7 @@ def _width(rope: Any, band: int | None) -> int:
 
 
 def _vectors(caller: FunctionType | Any, rope: Any, q: Tensor | None, k: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return q and k [n d] in float64; unit vectors in every pair if both are left out."""
+    """Return at most two q and k [n d] in float64 whose scores are summed; unit vectors if both are left out."""
     _channels(caller, rope)
     if (q is None) != (k is None):
         raise ValueError(f"{caller.__name__}: give both q and k, or neither")
@@ -348,7 +392,8 @@ def _vectors(caller: FunctionType | Any, rope: Any, q: Tensor | None, k: Tensor 
             f"{caller.__name__}: q and k are both [d] or both [n d], with the {rope.head_dim} channels of "
             f"{spell(rope)}; given {list(q.shape)} and {list(k.shape)}"
         )
-    return (q[None].double(), k[None].double()) if q.dim() == 1 else (q.double(), k.double())
+    q, k = (each.detach().double().reshape(-1, rope.head_dim) for each in (q, k))
+    return _mean(q, k, _channels(caller, rope))
 
 
 def _distances(length: int, points: int, *also: int) -> Tensor:
@@ -357,23 +402,35 @@ def _distances(length: int, points: int, *also: int) -> Tensor:
     return cast("Tensor", torch.cat((spread, torch.tensor(also, dtype=torch.long))).unique())
 
 
-def _panels(at: Numbers, shown: dict[str, dict[str, Numbers]], trained: int) -> tuple[Curves, ...]:
-    """Return a picture for each band, three of them at one scale; of a single curve the running mean and its range."""
+def _run(length: int) -> int:
+    """Return of how many distances a running mean is."""
+    return 2 * (length // 64) + 1
+
+
+def _panels(at: Indices, shown: dict[str, dict[str, Numbers]], trained: int) -> tuple[Curves, ...]:
+    """Return a picture for each band, three of them at one scale; of a single curve the running mean and its range.
+
+    at: the distances that are drawn; shown: the scores at every one.
+    """
     outer = [values for lines in list(shown.values())[:-1] for values in lines.values()]
     low, high = (float(each) for each in (np.min(outer), np.max(outer)))
-    met = at <= trained
-    run = 2 * (len(at) // 64) + 1
+    near = {
+        name: around(values, at, _run(len(values)))
+        for name, lines in shown.items()
+        for values in lines.values()
+        if len(lines) == 1
+    }
     return tuple(
         curves(
             f"The score of {name}" if name.startswith("all") else f"The score of the {name}",
-            at,
-            {each: smoothed(values, run) if len(lines) == 1 else values for each, values in lines.items()},
+            at.astype(np.float64),
+            {each: near[name][0] if name in near else values[at] for each, values in lines.items()},
             x_name="distance in tokens",
             y_name="q · k, at a scale of its own" if name.startswith("all") else "q · k",
             mark=(float(trained), f"trained length, {trained:,}"),
             y_range=None if name.startswith("all") else (low, high),
-            ranges={each: extremes(values, run) for each, values in lines.items()} if len(lines) == 1 else None,
-            outlined=(*_span(next(iter(lines.values()))[met]), "values met at trained distances"),
+            ranges=dict.fromkeys(lines, near[name][1:]) if name in near else None,
+            outlined=(*_span(next(iter(lines.values()))[:trained]), "values met at trained distances"),
         )
         for name, lines in reversed(shown.items())
     )

@@ -92,11 +92,10 @@ def sinusoidal_map(
                    {f"base {_short(base)}": each for base, each in zip(tables, components, strict=True)},
                    x_name="position", y_name="value", limits=(-size, size)),
             curves("Distance of two rows, by base", positions,
-                   {f"base {_short(base)}: ≥ {least[base]:.2f}": each for base, each in apart.items()},
-                   x_name="tokens apart", y_name="Euclidean distance; ≥: of any two rows", at_ends=True),
+                   {f"base {_short(base)}: least {least[base]:.2f}": each for base, each in apart.items()},
+                   x_name="tokens apart", y_name="Euclidean distance; least: of any two rows", at_ends=True),
         ),
-        f"{in_words(encoding)} unless a base is named · {length:,} positions · pair {pair} of "
-        f"{encoding.model_dim // 2}",
+        f"{in_words(encoding)} unless a base is named · {length:,} positions",
     )  # fmt: skip
 
 

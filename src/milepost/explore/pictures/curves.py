@@ -252,12 +252,17 @@ def smoothed(values: NDArray[np.float64], run: int) -> NDArray[np.float64]:
     return (sums[at + half + 1] - sums[at - half]) / (2 * half + 1)
 
 
-def extremes(values: NDArray[np.float64], run: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the least and the largest of so many values around each; fewer at both ends."""
+def around(
+    values: NDArray[np.float64], at: NDArray[np.int64], run: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean, the least and the largest of so many values around some of them, from every value.
+
+    At both ends fewer values are around one: of these there is no mean, which would be of one side.
+    """
     half = run // 2
-    padded = np.pad(values, half, constant_values=np.nan)
-    near = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
-    return np.nanmin(near, -1), np.nanmax(near, -1)
+    near = [values[max(0, each - half) : each + half + 1] for each in at.tolist()]
+    means = [float(each.mean()) if len(each) == 2 * half + 1 else math.nan for each in near]
+    return np.array(means), np.array([each.min() for each in near]), np.array([each.max() for each in near])
 
 
 def _range(x: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]) -> tuple[Point, ...]:
@@ -317,4 +322,4 @@ def _y_axis(low: float, high: float, scale: str, whole: bool) -> Axis:
     return straight(low - room, high + room, BOTTOM, TOP, whole)
 
 
-__all__ = ["Curves", "broken_at_jumps", "curves", "evenly", "extremes", "look", "smoothed"]
+__all__ = ["Curves", "around", "broken_at_jumps", "curves", "evenly", "look", "smoothed"]

@@ -29,6 +29,8 @@ The least is darker than the paper, which is where nothing is.
 """
 SIGNED = ((138, 58, 10), (222, 148, 84), (240, 236, 228), (96, 149, 196), (12, 36, 74))
 """From negative to positive, light at 0; positive values go further down, so that without colour they are darker."""
+NEUTRAL = (150, 150, 146, 255)
+"""Of what has no number: a grey on which dark and light letters can be read in their outline."""
 Numbers = NDArray[np.float64]
 
 
@@ -57,6 +59,8 @@ class Map:
     marked: tuple[tuple[float, float, float, float], ...] = ()
     """Lines from a row and a column to others, by their numbers: what the picture points at."""
     mark_name: str = ""
+    flat: str = ""
+    """Why there are no shades: what is not hidden is of one grey, with this on it, and there is no bar."""
 
     @property
     def left(self) -> float:
@@ -68,7 +72,7 @@ class Map:
     def size(self) -> tuple[float, float]:
         """Width and height of all."""
         levels = max(len(name) for _, name in of_bar(*self.limits, TOP, SIDE))
-        bar = 14 + BAR + 8 + max(LETTER * levels, LETTER * len(self.unit) - BAR)
+        bar = 0.0 if self.flat else 14 + BAR + 8 + max(LETTER * levels, LETTER * len(self.unit) - BAR)
         return self.left + self.wide + bar, TOP + SIDE + self._foot + 10
 
     @property
@@ -80,6 +84,8 @@ class Map:
     def spoken(self) -> str:
         """Return what is drawn, in words."""
         low, high = self.limits
+        if self.flat:
+            return f"{self.title} by {self.row_name} and {self.column_name}: {self.flat}"
         return f"{self.unit or self.title} by {self.row_name} and {self.column_name}, {low:.4g} to {high:.4g}"
 
     def body(self) -> Markup:
@@ -102,7 +108,8 @@ class Map:
             foot=self._foot,
             bar=self.left + self.wide + 14,
             bar_width=BAR,
-            cells=image(shades(self.values, self.limits, self.signed)),
+            cells=image(self._shades()),
+            note=self._middle() if self.flat else None,
             scale=image(shades(bar, self.limits, self.signed)),
             x=of_cells(self.columns, self.left, self.wide, self.words),
             y=of_cells(self.rows, TOP, SIDE, self.words),
@@ -111,6 +118,20 @@ class Map:
             border=border,
             marks=self._marks(),
         )
+
+    def _shades(self) -> NDArray[np.uint8]:
+        """Return the colours of the cells."""
+        if not self.flat:
+            return shades(self.values, self.limits, self.signed)
+        return np.where(np.isfinite(self.values)[..., None], np.array(NEUTRAL, np.uint8), np.uint8(0))
+
+    def _middle(self) -> tuple[float, float]:
+        """Return the middle of the cells that are not hidden."""
+        rows, columns = np.nonzero(np.isfinite(self.values))
+        count, wide = self.values.shape
+        return self.left + self.wide * (float(columns.mean()) + 0.5) / wide, TOP + SIDE * (
+            float(rows.mean()) + 0.5
+        ) / count
 
     def _marks(self) -> str:
         """Return the path of the lines that point at something."""
@@ -126,7 +147,7 @@ class Map:
 
     def onto(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
-        axes.imshow(shades(self.values, self.limits, self.signed), aspect="auto", interpolation="nearest")
+        axes.imshow(self._shades(), aspect="auto", interpolation="nearest")
         for side, name, numbers in (("x", self.column_name, self.columns), ("y", self.row_name, self.rows)):
             ticks = of_cells(numbers, -0.5, float(len(numbers)), self.words)
             getattr(axes, f"set_{side}ticks")(*zip(*ticks, strict=True))
@@ -143,7 +164,9 @@ class Map:
             axes.plot(places, heights, color="black", linestyle="dashed", label=self.mark_name)
         low, high = map(number, self.limits)
         white = f"; white: {self.hidden}" if self._hides() else ""
-        axes.set_title(f"{self.title}\n{self.unit} {low} to {high}{white}".rstrip(), fontsize="medium")
+        axes.set_title(
+            f"{self.title}\n{self.flat or f'{self.unit} {low} to {high}'}{white}".rstrip(), fontsize="medium"
+        )
 
 
 def map_of(
@@ -163,10 +186,12 @@ def map_of(
     wide: float = SIDE,
     marked: Sequence[tuple[float, float, float, float]] = (),
     mark_name: str = "",
+    flat: str = "",
 ) -> Map:
     """Return a map; unit: what its shades are; limits: the least and the largest finite value if left out.
 
     signed: in two hues that meet at 0. marked: lines from a row and a column to others, and what they are.
+    flat: why there are no shades, where only what is hidden is shown.
     """
     found = values[np.isfinite(values)]
     if limits is None:
@@ -177,7 +202,7 @@ def map_of(
         limits = -max(map(abs, limits)), max(map(abs, limits))
     return Map(
         title, values, rows, columns, row_name, column_name, unit, limits, hidden, tuple(words), border, signed, wide,
-        tuple(marked), mark_name,
+        tuple(marked), mark_name, flat,
     )  # fmt: skip
 
 

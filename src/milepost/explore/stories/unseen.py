@@ -199,16 +199,16 @@ STORY = Story(
     ),
     look_for=Say(
         "Slow the unseen pairs alone and the loss stays down. Stop them or leave them out and it does not: the model "
-        "needs these pairs, only at angles they know. Changing the others mends nothing, but read that with care: it "
-        f"ruins the model within {TRAINED:,} as well. Angles are new from {TRAINED + 1:,} on, yet the model as it is "
-        "fails only from about 11,000 on; why it holds so long was not measured. The window's loss jumps at "
+        "needs these pairs, only at angles they know. Changing the others gains little on average, but read that with "
+        f"care: it ruins the model within {TRAINED:,} as well. Angles are new from {TRAINED + 1:,} on, yet the model "
+        "as it is fails only from about 11,000 on; why it holds so long was not measured. The window's loss jumps at "
         f"{TRAINED:,}, where it begins to lose the first tokens. This tells which pairs break the model. It does not "
         "refute the second account: slowing these pairs would keep scores small, too. Then change the ridge, the "
         "penalty on large coefficients of the fit. It is ours to choose, and past the fitted distances the largest "
         "score moves with it by six orders of magnitude over the last plot. So the fit does not tell how large the "
         "scores of a real model become, and they were not measured here.",
         "只放慢没转满一圈的那些对，损失就稳住了；让它们不转或去掉则不行：模型需要这些维度，只是角度要是见过的。"
-        f"改其余的毫无改善，但这一点要小心看：{TRAINED:,} 以内模型也已经坏了。从 {TRAINED + 1:,} 起就有新角度，"
+        f"改其余的平均几乎没有改善，但这一点要小心看：{TRAINED:,} 以内模型也已经坏了。从 {TRAINED + 1:,} 起就有新角度，"
         "而不改动的模型大约到 11,000 才开始变坏；为什么能撑这么久，没有测过。"
         f"窗口注意力的损失在 {TRAINED:,} 处跳升，窗口从那里起看不到开头的 token。这说明了是哪些维度弄坏了模型，"
         "但没有否定第二种解释：放慢这些维度，分数也会变小。再改正则系数（对拟合中大系数的惩罚）："

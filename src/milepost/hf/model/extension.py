@@ -180,6 +180,7 @@ def extended(
     settings = written(layers, schedule, first)
     if before is not None:
         restore(model)
+    own_config(layers.model)
     try:
         apply(layers, schedule, path, forms, settings)
     except BaseException:
@@ -201,7 +202,10 @@ def brings_temperature(layers: Layers, schedule: Schedule) -> bool:
 
 
 def by_itself(model: nn.Module, through: Path) -> None:
-    """Put a model under the scheme that it has already, without asking for a proof: it is one."""
+    """Put a model under the scheme that it has already, without asking for a proof: it is one.
+
+    Its config is changed in place, and must be its own.
+    """
     layers = layers_of(model)
     forms = [form_of(layers, turner) for turner in layers.turners]
     apply(layers, layers.own, through, forms, written(layers, layers.own, Settings.of(layers.config)))
@@ -325,7 +329,6 @@ def apply(
     settings: Settings | None,
 ) -> None:
     """Change the model. Everything that can be refused has been."""
-    own_config(layers.model)
     attended = implementations(layers)
     done = Extension(schedule, path, layers, settings, Settings.of(layers.config), attended, Hooks())
     layers.backbone.__dict__[NAME] = done

@@ -7,7 +7,7 @@ import copy
 import gc
 import inspect
 import math
-import textwrap
+import sys
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -334,14 +334,21 @@ def names_in(kind: type) -> tuple[frozenset[str], tuple[str, ...]]:
     for each in kind.__mro__:
         if each.__module__.startswith(MODELS):
             try:
-                nodes += ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each))))
-            except (OSError, TypeError):
+                nodes += ast.walk(classes_in(each.__module__)[each.__qualname__])
+            except (OSError, TypeError, KeyError):
                 # There is no source: any name may be one of its own.
                 return frozenset(), ("",)
     texts = [node.values[-1] for node in nodes if isinstance(node, ast.JoinedStr) and node.values]
     ends = {str(each.value) for each in texts if isinstance(each, ast.Constant)}
     names = frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute))
     return names, tuple(each for each in ends if each.startswith("_")) if nodes else ("",)
+
+
+@cache
+def classes_in(module: str) -> dict[str, ast.ClassDef]:
+    """Return the classes in the source of a module; `inspect` reads all of it again for each."""
+    parsed = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in parsed.body if isinstance(node, ast.ClassDef)}
 
 
 def switches_of(module: nn.Module) -> dict[str, Any]:

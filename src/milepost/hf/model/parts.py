@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch import nn
 
 from milepost import Alibi, AxialRope, Learned, Partial, QkNorm, Rope, Schedule, Scheme, Sinusoidal, T5Bias, causal
-from milepost.catalogue.spelling import plain
+from milepost.catalogue.names.spelling import plain
 from milepost.configs.falcon_slopes import FalconSlopes
 from milepost.hf.config.rope_parameters import frequencies
 from milepost.hf.model.models import Layers

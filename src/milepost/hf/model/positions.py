@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from milepost import Alibi, QkNorm, Schedule, Scheme, Stream
 from milepost.call.documents import over_keys
 from milepost.call.options import Options
+from milepost.configs.layer_types import PALIGEMMA_TEXTS
 from milepost.hf.model.models import Place, attentions_in, places_of
 from milepost.hf.model.rotary import axes_last, axes_of, plain, turn_of
 from milepost.seams.arguments import spell
@@ -40,6 +41,10 @@ Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """A mask function of transformers: batch, head, slot of the query and slot of the key to whether it is visible."""
 COUNTED = torch.int64
 """The dtype of positions that count one by one."""
+AHEAD = (
+    "milepost: this call shows some tokens what comes after them (an image or another block that is seen both "
+    "ways), and the layers' schemes are causal; leave the block out, or restore(model) first"
+)
 POSITIONS, REAL = "milepost_positions", "milepost_real_positions"
 """Arguments in which layers get ours where they do not pass position_ids on, and those of the new tokens as stock."""
 HAS_POSITIONS = "milepost_positions"
@@ -157,7 +162,12 @@ def slots(
             "milepost: this call brings a mask of its own (or_mask_function or and_mask_function), which no scheme "
             "says; leave it out, or restore(model) first"
         )
-    if getattr(others.get("config"), "is_causal", True) is not False:
+    config: Any = others.get("config")
+    if getattr(config, "is_causal", True) is not False:
+        # Where there is no mask sdpa asks the layers, and those of PaliGemma's text see what is ahead.
+        prefixed = getattr(config, "use_bidirectional_attention", None) is True and config.model_type in PALIGEMMA_TEXTS
+        if prefixed and q_length != 1:
+            raise ValueError(AHEAD)
         refuse_ahead(mask_function, batch_size, q_offset, q_length, device)
     whole = isinstance(q_offset, int) and kv_offset == 0 and q_offset + q_length == kv_length
     if whole and attention_mask is None:
@@ -200,11 +210,7 @@ def refuse_ahead(seen: Seen | None, b: int, first: int | Tensor, n: int, device:
     # The last one is asked about itself, and its answer does not count.
     last = first + n - 1
     ahead = torch.as_tensor(seen(rows, torch.zeros_like(rows), here, (here + 1).clamp(max=last))).expand(b, n)
-    must(
-        ~(ahead & (here < last)).any(),
-        "milepost: this call shows some tokens what comes after them (an image or another block that is seen both "
-        "ways), and the layers' schemes are causal; leave the block out, or restore(model) first",
-    )
+    must(~(ahead & (here < last)).any(), AHEAD)
 
 
 def _sees(seen: Seen, b: int, first: int | Tensor, n: int, step: int, device: Any) -> Tensor:

@@ -39,6 +39,8 @@ IN_A_LAYER = 1e-4
 """What must not differ in one layer, which no change that is noticed reaches."""
 ELSEWHERE = re.compile("mlp|moe|ffn|expert|sparsity")
 """What configs list by layer that is not about attention."""
+NO_COUNT = re.compile(f"{WINDOWS.pattern}|max_position.*|.*head_dim")
+"""What counts tokens and is known, or counts none: widths of heads stay as they are."""
 PROVEN: dict[tuple[object, ...], str | None] = {}
 """What was proven in this process: None, or why not."""
 Run = Callable[[nn.Module], Tensor]
@@ -135,17 +137,19 @@ def sizes_of(layers: Layers, config: Any = None) -> tuple[Any, list[object], lis
     kind = cast("type[nn.Module]", type(layers.backbone))
     config = as_run(layers.config if config is None else config)
     kinds = kinds_of(layers, config)
-    narrow = runs(kind, config, kinds)
-    return config, kinds, crossed(kind, config, kinds, narrow), narrow
+    twin = narrow(kind, config, kinds)
+    few = crossed(kind, config, kinds, twin)
+    return config, kinds, few, twin is not None
 
 
-def runs(kind: type[nn.Module], config: Any, kinds: Sequence[object]) -> bool:
-    """Return whether a twin may be narrower than its heads together: in some classes the one is read for the other."""
+def narrow(kind: type[nn.Module], config: Any, kinds: Sequence[object]) -> nn.Module | None:
+    """Return a twin that is narrower than its heads together; None where a class reads the one for the other."""
     try:
-        whole(twin_of(kind, shrunk(config, kinds)))
+        twin = twin_of(kind, shrunk(config, kinds))
+        whole(twin)
     except Exception:
-        return False
-    return True
+        return None
+    return twin
 
 
 def kinds_of(layers: Layers, config: Any) -> list[object]:
@@ -159,29 +163,27 @@ def kinds_of(layers: Layers, config: Any) -> list[object]:
     return [(schemes.get(n), *(each[n] for each in named)) for n in range(count)]
 
 
-def crossed(kind: type[nn.Module], config: Any, kinds: Sequence[object], narrow: bool) -> list[str]:
+def crossed(kind: type[nn.Module], config: Any, kinds: Sequence[object], twin: nn.Module | None) -> list[str]:
     """Return the fields of a config that count tokens under names nobody knows: a twin notices when they are few.
 
-    An indexer that keeps so many keys does nothing in a shorter text, and would pass unseen.
+    An indexer that keeps so many keys does nothing in a shorter text, and would pass unseen. twin: the narrow one.
     """
-    fields = cast("dict[str, Any]", shrunk(config, kinds, narrow=narrow).to_dict())
+    fields = cast("dict[str, Any]", shrunk(config, kinds, narrow=twin is not None).to_dict())
     large = (name for name, each in fields.items() if type(each) is int and each > LENGTH)
-    asked = [
-        each for each in large if not (is_size(each) or WINDOWS.fullmatch(each) or each.startswith("max_position"))
-    ]
+    asked = [each for each in large if not (is_size(each) or NO_COUNT.fullmatch(each))]
     if not asked:
         return []
-    plain = twin_of(kind, shrunk(config, kinds, narrow=narrow))
+    plain = twin_of(kind, shrunk(config, kinds, narrow=False)) if twin is None else twin
     draw(plain, 1.0)
     shapes, before = [each.shape for each in plain.parameters()], whole(plain)
     found: list[str] = []
     for name in asked:
         try:
-            twin = twin_of(kind, shrunk(config, kinds, [name], narrow))
-            if [each.shape for each in twin.parameters()] != shapes:
+            other = twin_of(kind, shrunk(config, kinds, [name], twin is not None))
+            if [each.shape for each in other.parameters()] != shapes:
                 continue
-            draw(twin, 1.0)
-            if apart(whole(twin), before) > EQUAL:
+            draw(other, 1.0)
+            if apart(whole(other), before) > EQUAL:
                 found.append(name)
         except Exception:
             # It is a size, or cannot be so small.
@@ -413,26 +415,28 @@ def first_of(output: Any) -> Tensor:
 
 def sharpened(twin: nn.Module) -> tuple[float, float, str | None]:
     """Return a gain by which a twin notices every change, what rounding does to it then, and what none notices."""
-    tried = list[tuple[float, float]]()
+    best: tuple[float, float] | None = None
     missed: str | None = None
     for gain in GAINS:
         draw(twin, gain)
-        error = rounding(twin)
-        if error > EQUAL / 2:
+        plain = whole(twin)
+        error = rounding(twin, plain)
+        if error > EQUAL / 2 or (best is not None and error >= best[0]):
             continue
-        why = unnoticed(twin)
+        why = unnoticed(twin, plain)
         missed = missed or why
         if why is None:
-            tried.append((error, gain))
+            best = error, gain
             if error <= ROUNDING:
                 break
-    error, gain = min(tried, default=(0.0, 0.0))
-    return gain, error, None if tried else missed or "its weights amplify rounding"
+    if best is None:
+        return 0.0, 0.0, missed or "its weights amplify rounding"
+    return best[1], best[0], None
 
 
-def rounding(twin: nn.Module) -> float:
+def rounding(twin: nn.Module, plain: Tensor) -> float:
     """What rounding to float32 does to a twin: to its weights, for not every class can be run in float64."""
-    single, kept = whole(twin), [each.detach().clone() for each in twin.parameters()]
+    kept = [each.detach().clone() for each in twin.parameters()]
     random = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for each in twin.parameters():
@@ -440,12 +444,12 @@ def rounding(twin: nn.Module) -> float:
         moved = whole(twin)
         for each, was in zip(twin.parameters(), kept, strict=True):
             each.copy_(was)
-    return apart(single, moved)
+    return apart(plain, moved)
 
 
-def unnoticed(twin: nn.Module) -> str | None:
-    """Return which change of positions a twin does not notice; None where it notices all."""
-    plain, mask = whole(twin), torch.ones(2, LENGTH, dtype=torch.long)
+def unnoticed(twin: nn.Module, plain: Tensor) -> str | None:
+    """Return which change of positions a twin does not notice; None where it notices all. plain: what it puts out."""
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
     # Layers that attend without positions notice the mask alone.
     if next(rotary_in(twin), None) is not None:
         with unturned(twin):

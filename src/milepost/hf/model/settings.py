@@ -81,7 +81,9 @@ def proposed(layers: Layers, schedule: Schedule, before: Settings) -> Expressed:
     if not turns:
         return Expressed(note="none of its layers rotates")
     temperature = next((part for each in schedule for part in each.parts if isinstance(part, DeepseekScale)), None)
-    trained = layers.own.trained or before.values["max_position_embeddings"]
+    trained = layers.own.trained or before.values.get("max_position_embeddings")
+    if trained is None:
+        return Expressed(note="its config does not say at which length it was trained, and rope_parameters go by that")
     return expressed(reader, turns, trained, temperature=temperature)
 
 
@@ -99,11 +101,14 @@ def read_back(layers: Layers, schedule: Schedule, settings: Settings) -> bool:
     """True if a stock config with these settings describes the schedule, and stock's rotary module rotates by it."""
     try:
         config = stock_config(layers.config, settings.values)
+    except Exception:
+        # A config that transformers refuses is not read as anything: Gemma 4 and Phi MoE raise errors of their own.
+        return False
+    try:
         now = own_schedule(config)
         turners = layers.turners or tuple(turners_in(layers.backbone))
         return all(map(same, now, schedule)) and all(rotates(layers, config, each, schedule) for each in turners)
     except (KeyError, ValueError, TypeError):
-        # A config that transformers refuses is not read as anything.
         return False
 
 

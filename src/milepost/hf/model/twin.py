@@ -2,7 +2,7 @@
 
 Sizes are made small by the names that configs have for them; a config whose sizes have other names gives a large model,
 which is refused. Widths of heads stay, for frequencies are listed by them. Of the layers as many are kept, from the
-first on, as hold one of every kind, or all. Nothing is dropped in training.
+first on, as hold one of every kind, or all; of layers that do not attend one of a kind. Nothing is dropped in training.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from milepost.configs.reader import HEADS, LAYERS, WIDTH
 from milepost.hf.model.models import undrawn
@@ -26,7 +27,7 @@ SMALL = 64
 """The width of a twin, where heads have a width of their own."""
 SIZES: dict[str, int] = {
     r".*vocab_size.*": 128,
-    r".*intermediate_size(_mlp|_shared)?|.*ffn_hidden_size|ffn_dim|n_inner|.*_mlp_dim": 64,
+    r".*intermediate_size(_mlp|_shared)?|.*ffn_hidden_size|ffn_dim|n_inner|.*_mlp_dim|lru_width": 64,
     r"(moe_)?num(_local|_routed)?_experts|n_routed_experts|moe_num_experts|zero_expert_num": 4,
     r"num_experts_per_tok(en)?|moe_(top_?k|k)|top_k_experts|num_selected_experts": 2,
     r"(n|num_expert|topk)_groups?": 1,
@@ -38,13 +39,22 @@ SIZES: dict[str, int] = {
     r"linear_num_(value_)?heads": 4,
 }
 """Patterns of the names of sizes, and what each is in a twin; 0 stays 0."""
-BESIDE = ("num_hidden_layers", "num_blocks")
-"""What the configs of towers beside the text call their layers."""
+BESIDE: dict[str, int] = {
+    "num_hidden_layers": 1, "num_blocks": 1, "hidden_size": SMALL, "intermediate_size": SMALL,
+    "ext_pw_out_channel": SMALL, "depthwise_separable_out_channel": SMALL, "nemo_conv_channels": SMALL,
+}  # fmt: skip
+"""The sizes of towers beside the text, by their names in the configs of those."""
 WINDOWS = re.compile(r"sliding_window|attention_chunk_size|.*_window_size")
 BOTH_SIDES = "local_attention"
 """The name of a window that counts keys on both sides (ModernBERT)."""
+DRAWN = frozenset({
+    "kaiming_normal_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_",
+})  # fmt: skip
+"""What classes draw weights by."""
 GROUPS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_global_key_value_heads")
 DROPPED = re.compile(r".*(dropout|dropout_rate|dropout_prob|layerdrop|_pdrop)")
+OF_LAYERS = "per_layer_config"
+"""Where a config has what is otherwise in single layers (Gemma 4)."""
 TOKENS = re.compile(r".*_(token|token_id|token_ids|index)|.*_id|.*_ids")
 """Names of tokens: a twin has other ones."""
 KINDLESS = (*HEADS, *WIDTH, *LAYERS, *GROUPS)
@@ -72,6 +82,8 @@ def shrunk(
     fields = cast("dict[str, Any]", config.to_dict())
     count = len(kinds)
     keep = list(range(count)) if deep else layers_kept(kinds, shared_in(fields))
+    if fields.get("layer_types") and not deep:
+        keep = idle_once(keep, kinds)
     heads = next(each for name in HEADS if isinstance(each := fields.get(name), int))
     width = next(each for name in WIDTH if isinstance(each := fields.get(name), int))
     changes: dict[str, Any] = {}
@@ -80,20 +92,8 @@ def shrunk(
             kept = [cast("list[Any]", value)[layer] for layer in keep]
             to = small(name)
             changes[name] = kept if to is None else [to if each else 0 for each in kept]
-        elif isinstance(value, float) and DROPPED.fullmatch(name):
-            changes[name] = 0.0
-        elif isinstance(value, bool) or not isinstance(value, int):
-            continue
-        elif WINDOWS.fullmatch(name) or name in few:
-            changes[name] = min(value, WINDOW)
-        elif name == BOTH_SIDES:
-            changes[name] = min(value, 2 * WINDOW)
-        elif (to := small(name)) is not None:
-            changes[name] = to if value else 0
-        elif TOKENS.fullmatch(name):
-            changes[name] = min(value, 0)
-        elif name in GROUPS:
-            changes[name] = 1 if value == 1 else 4 if value == heads else 2
+        else:
+            changes |= smaller(name, cast("object", value), heads, few)
     whole = {HEADS: 4, WIDTH: SMALL if narrow else 4 * (width // heads), LAYERS: len(keep)}
     for names, value in whole.items():
         changes.update({name: value for name in names if isinstance(fields.get(name), int)})
@@ -106,12 +106,40 @@ def shrunk(
         changes["num_kv_shared_layers"] = sum(layer >= count - shared_in(fields) for layer in keep)
     for name, value in changes.items():
         setattr(config, name, value)
+    if OF_LAYERS in fields:
+        own = {int(layer): given for layer, given in fields[OF_LAYERS].items()}
+        config.per_layer_config = {
+            n: {name: smaller(name, each, heads, few).get(name, each) for name, each in own[layer].items()}
+            for n, layer in enumerate(keep)
+            if layer in own
+        }
     # What hears and sees beside the text (Phi-4 multimodal) is in no text.
     for beside in (each for each in cast("dict[str, Any]", vars(config)).values() if hasattr(each, "to_dict")):
-        for name in BESIDE:
+        for name, value in BESIDE.items():
             if hasattr(beside, name):
-                setattr(beside, name, 1)
+                setattr(beside, name, value)
     return config
+
+
+def smaller(name: str, value: object, heads: int, few: Sequence[str]) -> dict[str, object]:
+    """Return what one field of a config is in a twin, by its name; nothing where it stays. heads: of the model."""
+    to = small(name)
+    if isinstance(value, float) and DROPPED.fullmatch(name):
+        return {name: 0.0}
+    if isinstance(value, bool) or not isinstance(value, int):
+        return {}
+    if WINDOWS.fullmatch(name) or name in few:
+        return {name: min(value, WINDOW)}
+    if name == BOTH_SIDES:
+        return {name: min(value, 2 * WINDOW)}
+    if to is not None:
+        # ZAYA runs with one expert for a token alone.
+        return {name: min(value, to) if name.startswith("num_experts_per") else to if value else 0}
+    if TOKENS.fullmatch(name):
+        return {name: min(value, 0)}
+    if name in GROUPS:
+        return {name: 1 if value == 1 else 4 if value == heads else 2}
+    return {}
 
 
 def shared_in(fields: dict[str, Any]) -> int:
@@ -127,26 +155,60 @@ def layers_kept(kinds: Sequence[object], shared: int = 0) -> list[int]:
     return [*range(kept[0]), *range(first, first + kept[1])]
 
 
+def idle_once(keep: Sequence[int], kinds: Sequence[Any]) -> list[int]:
+    """Return the same layers, of those that do not attend one of each kind: they are slow, and it says nothing of them.
+
+    kinds: what each layer is, its scheme first, None where it does not attend.
+    """
+    return [
+        layer for n, layer in enumerate(keep) if kinds[layer][0] or kinds[layer] not in [kinds[k] for k in keep[:n]]
+    ]
+
+
 def twin_of(kind: Callable[[Any], nn.Module], config: Any) -> nn.Module:
     """Build a model by its config in float32, in evaluation; the random state is left as it was."""
     config = copy.deepcopy(config)
     config._attn_implementation = "eager"
     config.dtype = torch.float32
-    with undrawn("meta"):
-        count = sum(each.numel() for each in kind(copy.deepcopy(config)).parameters())
-    if count > MOST:
-        raise ValueError(
-            f"a small model of its class has {count / 1e6:.0f} million weights: sizes in its config have names that "
-            f"are not known"
-        )
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        with undrawn():
+        with undrawn(), Empty():
             torch.manual_seed(0)
-            return kind(config).float().eval()
+            model = kind(config).float().eval()
     finally:
         torch.set_default_dtype(default)
+    demand_small(sum(each.numel() for each in model.parameters()))
+    return model
+
+
+class Empty(TorchFunctionMode):
+    """Let matrices begin with zeros: `draw` fills them, and a class draws longer than a twin runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = dict[int, int]()
+        """Of the matrices that were begun, by where they are: a class that is too large is left while it is built."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = kwargs.get("tensor", args[0] if args else None)
+        if getattr(func, "__name__", "") in DRAWN and isinstance(given, torch.Tensor) and given.dim() > 1:
+            self.counts[given.data_ptr()] = given.numel()
+            demand_small(sum(self.counts.values()))
+            return given.detach().zero_()
+        return func(*args, **kwargs)
+
+
+def demand_small(count: int) -> None:
+    """Refuse a twin with more weights than one may have."""
+    if count > MOST:
+        raise ValueError(
+            f"a small model of its class has more than {MOST // 10**6} million weights: sizes in its config have names "
+            f"that are not known"
+        )
 
 
 @torch.no_grad()

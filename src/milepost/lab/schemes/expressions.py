@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from milepost.catalogue.spelling import method_called, plain
+from milepost.catalogue.names.spelling import method_called, plain
 from milepost.lab.schemes import limits, own
 from milepost.lab.schemes.naming import TRAINED
 from milepost.refusal import did_you_mean

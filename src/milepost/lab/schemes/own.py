@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
-from milepost.catalogue.spelling import method_called
+from milepost.catalogue.names.spelling import method_called
 from milepost.seams.known import class_called, classes, installed, version_of
 from milepost.seams.verbs import VERBS, verbs_of
 

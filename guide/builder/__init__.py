@@ -1,0 +1,1 @@
+"""What builds the guide: chapters that run, formulas, notebooks, reference pages, the site."""
