@@ -22,6 +22,14 @@ from guide.builder.words import WORDS
 from milepost.refusal import refuse
 
 PROJECT = re.compile(r"\[([^\[\]]+)\]\(\.\./project/([\w/-]+)\.md(#[\w-]+)?\)")
+UNSEARCHED = (
+    "project/overview.html",
+    "project/names.html",
+    "project/sweeps",
+    "project/explore/",
+    "project/explore.html",
+)
+"""Tables, and what other pages say as well: the index of the search is loaded by every page."""
 ICON = ROOT / "src" / "milepost" / "explore" / "server" / "static" / "icon.svg"
 
 
@@ -34,6 +42,7 @@ def build() -> list[str]:
         nav = _staged(language, STAGE / language)
         _log(began, f"{language}: sources ready")
         _generated(language, nav)
+        _shorten_search(SITE / language / "search.json")
         _log(began, f"{language}: pages written")
     shutil.copy(THEME / "index.html", SITE / "index.html")
     store.forget()
@@ -124,6 +133,13 @@ def _generated(language: str, nav: list[dict[str, object]]) -> None:
     # The generator writes only below its own configuration.
     SITE.mkdir(parents=True, exist_ok=True)
     shutil.move(STAGE / "site" / language, SITE / language)
+
+
+def _shorten_search(path: Path) -> None:
+    """Leave tables out of the index of the search, and blanks between its entries."""
+    index = json.loads(path.read_text(encoding="utf-8"))
+    index["items"] = [each for each in index["items"] if not each["location"].startswith(UNSEARCHED)]
+    path.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 
 def _toml(value: object) -> str:
