@@ -73,7 +73,8 @@ def test_the_pictures_are_relative_and_show_every_peak():
     assert ones.limits[1] == 1  # type: ignore[attr-defined]
     # The tops of ones / (d/2): 0.997 at 402, 0.959 at 1,608, 1.000 at 3,217.
     assert found.title.endswith(
-        "ones come back to 45 % under RoPE, to 96 % or more every 402 tokens under 'linear', a comparison"
+        "past 128 tokens vectors of ones come back to 45 % under RoPE, and to 96 % or more every 402 tokens under "
+        "'linear' frequencies"
     )
     share = found["ones, linear"] / 64
     tops = [n for n in range(1, 4096) if share[n] > 0.9 and share[n] >= max(share[n - 1], share[n + 1])]

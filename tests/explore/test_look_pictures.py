@@ -117,11 +117,11 @@ def test_what_the_pictures_say_of_rerope_is_what_was_run():
     assert OF_MODELS["rope"][REROPE.removeprefix("with ")].endswith(SINKS_KEPT)
     limited = "Rerope(max(2, 3 * trained // 4), at=max(2, trained // 4))"
     assert f"KeepSinks({limited})" in SINKS_KEPT
-    for length, wanted in ((8192, "double, 2,698 to 5,784"), (32768, "shrink, 22,723 to 12,776")):
+    for length, wanted in ((8192, "double, mean 2,698 to 5,784"), (32768, "shrink, mean 22,723 to 12,776")):
         found = example().heads(LOOK, length)
-        assert found.title.endswith(f"windows of layers 0–11 {wanted}")
-        assert "keys 6,144 and more back are read at distance 2,048" in found.settings
-    assert "keys 6,144 tokens and more back are read at distance 2,048" in page()
+        assert found.title.endswith(f"windows with sinks of layers 0–11 {wanted}")
+        assert "distances below 6,144 are unchanged, all others are read as 2,048" in found.settings
+    assert "distances below 6,144 are unchanged, all others are read as 2,048" in page()
 
 
 def test_heads_that_share_a_key_head_have_windows_that_are_alike():

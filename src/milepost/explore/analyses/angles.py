@@ -62,7 +62,7 @@ def angles_seen(rope: Any, *, trained: int, length: int, stretched: Any = None) 
         _of(stretched)
         + f"{new or 'None'} of {len(before)} pairs {'still ' * still}meet{'s' * (new < 2)} angles that training never "
         + "had"
-        + (f", but by at most {unseen.max():.2f} of a turn instead of {plain.max():.2f}" if still else ""),
+        + (f", but by at most {unseen.max():.2f} of a turn, and {plain.max():.2f} without it" if still else ""),
         says,
         (
             axis("pair", pairs),

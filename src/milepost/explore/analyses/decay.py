@@ -172,8 +172,8 @@ def decay_bound(
         name: _again(ones[name] / pairs, places) or f"{100 * _largest(ones[name], far) / pairs:.0f} %"
         for name in {own: 0, highest: 0}
     }
-    comes = f"vectors of ones come back to {shares[own]} under RoPE"
-    comes += f", to {shares[highest]} under {highest!r}, a comparison" if highest != own else ""
+    comes = f"past {rope.head_dim} tokens vectors of ones come back to {shares[own]} under RoPE"
+    comes += f", and to {shares[highest]} under {highest!r} frequencies" if highest != own else ""
     return Analysis(
         "decay_bound",
         "A rotated score falls with distance, but not for good" + (f": {comes}" if far.any() else ""),
