@@ -6,6 +6,7 @@ import ast
 import re
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -56,11 +57,12 @@ def _named(number: int, text: Any, trained: int, length: int) -> Scheme:
         raise NotPossibleError(control, Say(words, f"无法读取：{words}")) from error
 
 
+@lru_cache(maxsize=64)
 def read(text: str, trained: int = 4096, length: int = 32_768) -> Scheme:
     """Return the scheme of a text: parts with commas or + between them, or `mp.Scheme(…)`. No code is run.
 
     `trained` and `longest` are the lengths, `dim` and `heads` those of a head of 64 channels and 8 of them. What is
-    learned is drawn with one seed, so that a text is one scheme.
+    learned is drawn with one seed, so that a text is one scheme; the views of a page share it.
     """
     found = WRAPPED.fullmatch(text)
     text = re.sub(r"\bmp\.", "", found[1] if found else text)

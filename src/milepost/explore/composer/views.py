@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -181,16 +182,8 @@ def weights(asked: Asked) -> Scene:
     said: list[str] = []
 
     def one(scheme: Scheme) -> Tensor:
-        heads = scheme.heads or 1
-        demand_cheap(asked, scheme, asked.length * heads, Say("the weights", "权重"))
-        every = scheme.curve(*asked.vectors_of(scheme), torch.arange(asked.length), asked.length)
-        found = every[asked.head_of(scheme)].double()
-        rest = scheme.rest()
-        total = found.logsumexp(0)
-        if rest is not None:
-            total = torch.logaddexp(total, rest.double()[asked.head_of(scheme)])
-        shares = (found - total).exp()
-        within = int((shares.cumsum(0) < 0.9 * shares.sum()).sum()) + 1
+        demand_cheap(asked, scheme, asked.length * (scheme.heads or 1), Say("the weights", "权重"))
+        shares, within = _shares(scheme, asked.vectors, asked.seed, asked.head, asked.length)
         said.append(f"{within:,}")
         return shares[at]
 
@@ -209,6 +202,22 @@ def weights(asked: Asked) -> Scene:
         f"90 % of the weight lies within so many tokens: {listed}.", f"90 % 的权重落在这么多 token 以内：{listed}。"
     )
     return Scene(scene.figures, Say(f"{more.en} {scene.says.en}".strip(), f"{more.zh}{scene.says.zh}"))
+
+
+@lru_cache(maxsize=8)
+def _shares(scheme: Scheme, vectors: str, seed: int, head: int, length: int) -> tuple[Tensor, int]:
+    """Return the weight of every key, nearest first, and how many have 90 % of it.
+
+    Kept for a few schemes: of several side by side a slider changes one.
+    """
+    asked = Asked([scheme], 0, length, vectors, seed, head, "", "")
+    found = scheme.curve(*asked.vectors_of(scheme), torch.arange(length), length)[asked.head_of(scheme)].double()
+    rest = scheme.rest()
+    total = found.logsumexp(0)
+    if rest is not None:
+        total = torch.logaddexp(total, rest.double()[asked.head_of(scheme)])
+    shares = (found - total).exp()
+    return shares, int((shares.cumsum(0) < 0.9 * shares.sum()).sum()) + 1
 
 
 def distances(asked: Asked) -> Scene:
