@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import count
 from typing import TypeVar
 
@@ -14,6 +15,10 @@ from starlette.concurrency import run_in_threadpool
 T = TypeVar("T")
 PAGES = 256
 """So many pages and views are known at once; who asked longest ago is forgotten."""
+
+
+PATIENCE = 0.06
+"""Seconds for which maps let the weights of a short text go first."""
 
 
 class SupersededError(Exception):
@@ -44,12 +49,19 @@ class Latest:
             self.newest.popitem(last=False)
         lane = SLOW.get(view.partition("-")[0], "curves")
         if lane != "curves":
-            async with self.lanes["curves"]:
-                pass
+            await self._passed("curves")
+        if lane == "maps":
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._passed("weights"), PATIENCE)
         async with self.lanes[lane]:
             if self.newest.get(asker) != number or await left():
                 raise SupersededError
             return await run_in_threadpool(compute)
+
+    async def _passed(self, lane: str) -> None:
+        """Wait until what was asked before in a lane is computed."""
+        async with self.lanes[lane]:
+            pass
 
 
 __all__ = ["Latest", "SupersededError"]
