@@ -59,15 +59,15 @@ def heads(folder: Path, length: int) -> Analysis:
     layers, count = rows[ROWS[0]]["sinks"].shape
     settings = settings_of(MODEL, (layers, count, KEY_HEADS), TRAINED, length, QUERIES, SINKS)
     settings += (
-        f" · ReRoPE: distances below {WINDOW:,} are unchanged, all others are read as {AT:,}; sinks kept: far keys have "
-        f"their scores lowered, but for the first {SINKS} tokens"
+        f" · ReRoPE: distances below {WINDOW:,} are unchanged, all others are read as {AT:,}; sinks kept: far "
+        f"keys have their scores lowered, but for the first {SINKS} tokens"
     )
     on_sinks = " and ".join(f"{100 * float(rows[row]['sinks'].mean()):.1f} % {row}" for row in ROWS)
     before, after = (float(rows[row]["effective window"][:EARLY].mean()) for row in ROWS)
     change = "double" if round(after / before) == 2 else "grow" if after > before else "shrink"
     title = (
-        f"{layers * count} heads in {length:,} tokens: weight on the first four (sinks) is {on_sinks}; windows with sinks "
-        f"of layers 0–{EARLY - 1} {change}, mean {before:,.0f} to {after:,.0f}"
+        f"{layers * count} heads in {length:,} tokens: weight on the first four (sinks) is {on_sinks}; windows "
+        f"with sinks of layers 0–{EARLY - 1} {change}, mean {before:,.0f} to {after:,.0f}"
     )
     return Analysis("look", title, said_of(rows, length), tuple(arrays_of(rows)), tuple(maps_of(rows)), settings, 3)
 
